@@ -324,19 +324,14 @@ class Table:
 def best_fit(sizes: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], room: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
     """Returns the bin of each piece, int64; see best_fit.h."""
 
-def count_buckets(positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, shift: int, first: int, counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+def interleave(columns: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], rows: int, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], stride: int, shift: int, first: int) -> None:
     """
-    Counts the positions in each bucket of the chunks from `first` on. A chunk has `rows` positions, a bucket 2**shift. Positions below 0 are ignored. counts: int64 (chunks * buckets of a chunk,).
-    """
-
-def interleave(columns: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], stride: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, shift: int, first: int, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
-    """
-    Appends rows to buckets; see interleave.h. columns: for each column (uint8 array of all rows, offset in a record). memory: an array of rows * (stride + 4) bytes for each chunk from `first` on. starts: the records that each bucket already has. counts: the result of count_buckets().
+    Writes rows as records `first`, `first` + 1, ...; see interleave.h. columns: for each column (uint8 array of all rows, offset in a record). memory: blocks of 2**shift records of `stride` bytes.
     """
 
-def deal(memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], count: int, rows: int, shift: int, stride: int, fields: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]]) -> None:
+def deal(memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], stride: int, shift: int, numbers: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], fields: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]]) -> None:
     """
-    Copies the records of a full chunk to their positions. fields: for each field (uint8 array of `count` rows, offset in a record).
+    Copies the records that have these numbers. fields: for each field (uint8 array of as many rows, offset in a record).
     """
 
 class ColumnDecoder:

@@ -97,106 +97,68 @@ def test_orders_end_while_their_positions_are_changed() -> None:
     thread.join()
 
 
-# Eight rows of 8 bytes into one chunk of eight positions, in two buckets of four.
+# Eight rows of 8 bytes into two blocks of four records.
 def filled(
-    positions: npt.NDArray[np.int64],
     *,
-    stride: int = 8,
     rows: int = 8,
+    memory: Any = None,
+    stride: int = 8,
     shift: int = 2,
     first: int = 0,
-    memory: Any = None,
-    starts: Any = None,
-    counts: Any = None,
     column: Any = None,
     offset: int = 0,
-) -> npt.NDArray[np.uint8]:
-    memory = np.zeros(8 * 12, np.uint8) if memory is None else memory
-    _native.interleave(
-        [(np.zeros(8 * 8, np.uint8) if column is None else column, offset)],
-        stride,
-        positions,
-        rows,
-        shift,
-        first,
-        [memory],
-        int64(0, 0) if starts is None else starts,
-        int64(4, 4) if counts is None else counts,
-    )
-    return memory
-
-
-@pytest.mark.parametrize("wrong", [8, 9, 1 << 20, 1 << 52, HUGE, (1 << 63) - 1, 0])
-def test_interleave_refuses_positions_that_were_not_counted(wrong: int) -> None:
-    memory = np.full(8 * 12 + 4096, 238, np.uint8)
-    with pytest.raises(REFUSED):
-        filled(int64(0, 1, 2, 3, 4, 5, 6, wrong), memory=memory)
-    assert (memory[8 * 12 :] == 238).all()
+) -> None:
+    column = np.zeros(8 * 8, np.uint8) if column is None else column
+    memory = [np.zeros(32, np.uint8)] * 2 if memory is None else memory
+    _native.interleave([(column, offset)], rows, memory, stride, shift, first)
 
 
 def test_interleave_refuses_sizes_and_memory() -> None:
-    good = np.arange(8)
-    filled(good)
+    filled()
+    block = np.zeros(32, np.uint8)
     for options in (
         {"stride": 0},
         {"stride": 12},
         {"stride": 1 << 61},  # the product with rows would have more than 64 bits
-        {"rows": 0},
-        {"rows": 1 << 41},
+        {"rows": 9},
         {"rows": -8},
+        {"rows": (1 << 64) - 1},
         {"shift": -1},
+        {"shift": 3},
         {"shift": 64},
         {"first": 1},
         {"first": -1},
-        {"memory": np.zeros(8 * 12 - 1, np.uint8)},
-        {"memory": np.zeros(8 * 12 + 1, np.uint8)[1:]},
-        {"memory": np.zeros(8 * 24, np.uint8)[::2]},
-        {"memory": read_only(np.zeros(8 * 12, np.uint8))},
-        {"memory": np.zeros(8 * 3, np.int32)},
-        {"starts": int64(0)},
-        {"starts": int64(-1, 0)},
-        {"starts": int64((1 << 63) - 1, 0)},
-        {"starts": int64(1, 0)},
-        {"counts": int64(-HUGE, 4)},
-        {"counts": int64((1 << 63) - 1, 4)},
-        {"counts": int64(4)},
+        {"first": (1 << 64) - 1},
+        {"memory": []},
+        {"memory": [block]},
+        {"memory": [block, block[:31]]},
+        {"memory": [block, np.zeros(64, np.uint8)[::2]]},
+        {"memory": [block, read_only(block)]},
+        {"memory": [block, np.zeros(32, np.int32)]},
         {"column": np.zeros(63, np.uint8)},
         {"column": np.zeros(8 * 16, np.uint8)},
         {"offset": 1},
         {"offset": (1 << 32) - 1},
     ):
         with pytest.raises(REFUSED):
-            filled(good, **options)  # type: ignore[arg-type]
+            filled(**options)  # type: ignore[arg-type]
 
 
-def test_deal_refuses_places_outside_of_their_bucket_and_equal_ones() -> None:
-    memory = filled(np.arange(8))
+def test_deal_refuses_records_sizes_and_outputs() -> None:
+    memory = [np.zeros(32, np.uint8)] * 2
     out = np.full(8 * 8 + 4096, 238, np.uint8)
-    _native.deal(memory, 8, 8, 2, 8, [(out[: 8 * 8], 0)])
-    places = memory[32:48].view(np.uint32)  # behind the four records of the first bucket
-    for wrong in (4, 1 << 10, (1 << 32) - 1, int(places[1])):
-        broken = memory.copy()
-        broken[32:48].view(np.uint32)[2] = wrong
+    field = (out[: 8 * 8], 0)
+    _native.deal(memory, 8, 2, np.arange(8), [field])
+    for wrong in (8, -1, 1 << 52, HUGE, (1 << 63) - 1):
         with pytest.raises(REFUSED):
-            _native.deal(broken, 8, 8, 2, 8, [(out[: 8 * 8], 0)])
-    for count, stride in ((9, 8), (8, 1 << 61), (8, 0), (1 << 40, 8)):
+            _native.deal(memory, 8, 2, int64(0, 1, 2, 3, 4, 5, 6, wrong), [field])
+    for stride, shift in ((1 << 61, 2), (0, 2), (8, 3), (8, -1)):
         with pytest.raises(REFUSED):
-            _native.deal(memory, count, 8, 2, stride, [(out[: 8 * 8], 0)])
-    for field in (out[:63], out[: 8 * 16], out[: 8 * 16 : 2], read_only(out[: 8 * 8].copy())):
+            _native.deal(memory, stride, shift, np.arange(8), [field])
+    for target in (out[:63], out[: 8 * 16], out[: 8 * 16 : 2], read_only(out[: 8 * 8].copy())):
         with pytest.raises(REFUSED):
-            _native.deal(memory, 8, 8, 2, 8, [(field, 0)])
+            _native.deal(memory, 8, 2, np.arange(8), [(target, 0)])
     assert (out[8 * 8 :] == 238).all()
-
-
-def test_counting_refuses_positions_and_outputs() -> None:
-    counts = np.zeros(2, np.int64)
-    _native.count_buckets(np.arange(8), 8, 2, 0, counts)
-    for wrong in (8, 1 << 52, HUGE, (1 << 63) - 1):
-        with pytest.raises(REFUSED):
-            _native.count_buckets(int64(wrong), 8, 2, 0, counts)
-    for out in (np.zeros(3, np.int64), np.zeros(2, np.int32), read_only(np.zeros(2, np.int64))):
-        with pytest.raises(REFUSED):
-            _native.count_buckets(np.arange(8), 8, 2, 0, out)
 
 
 @pytest.fixture

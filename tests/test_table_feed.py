@@ -433,8 +433,8 @@ def test_blocks_stay_within_their_number(parquet: str, monkeypatch: pytest.Monke
     def watched(self: TableRun) -> Any:
         nonlocal most
         opened = open_window(self)
-        most = max(most, len(self._chunks))
-        assert len(self._chunks) <= self._settings.blocks
+        most = max(most, self._held_blocks())
+        assert self._held_blocks() <= self._settings.blocks
         return opened
 
     monkeypatch.setattr(TableRun, "_open_window", watched)

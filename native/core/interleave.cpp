@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "cpu.h"
+#ifdef FASTIO_X86
+#include "intrinsics.h"
+#endif
 
 namespace fastio {
 namespace {
@@ -13,53 +15,13 @@ constexpr std::size_t kTileBytes = 16 << 10;  // half of the L1 cache
 constexpr std::size_t kTileRows = 64;
 constexpr std::size_t kLine = 64;
 
-// Records are dealt in groups of about kGroupBytes, and prefetched kGroupsAhead groups ahead. Of a
-// longer record, the first kAskedBytes are prefetched; the hardware prefetcher continues.
-constexpr std::size_t kGroupBytes = 4096, kMostInGroup = 32, kGroupsAhead = 1, kAskedBytes = 1024;
-
-// Positions up to this limit are exact as doubles.
-constexpr std::int64_t kMostPositions = std::int64_t{1} << 52;
-
-// Computes the chunk of positions, without a division.
-class Divider {
- public:
-  explicit Divider(std::int64_t rows) : rows_(rows), inverse_(1.0 / static_cast<double>(rows)) {}
-
-  // position in [0, kMostPositions).
-  std::int64_t operator()(std::int64_t position) const {
-    const auto near = static_cast<std::int64_t>(static_cast<double>(position) * inverse_);
-    const std::int64_t rest = position - near * rows_;
-    return near + (rest >= rows_) - (rest < 0);
-  }
-
- private:
-  std::int64_t rows_;
-  double inverse_;
-};
-
-// Computes the bucket of a position, relative to the first bucket of chunk `first`, and the place
-// in the bucket.
-class Places {
- public:
-  Places(const Cut& cut, std::int64_t first)
-      : cut_(cut),
-        divide_(cut.rows),
-        first_(first),
-        buckets_(static_cast<std::int64_t>(cut.buckets())),
-        mask_((std::int64_t{1} << cut.shift) - 1) {}
-
-  std::pair<std::int64_t, std::uint32_t> operator()(std::int64_t position) const {
-    const std::int64_t chunk = divide_(position);
-    const std::int64_t rest = position - chunk * cut_.rows;
-    return {(chunk - first_) * buckets_ + (rest >> cut_.shift),
-            static_cast<std::uint32_t>(rest & mask_)};
-  }
-
- private:
-  Cut cut_;
-  Divider divide_;
-  std::int64_t first_, buckets_, mask_;
-};
+// Records are dealt in groups: small ones, so that few cache lines are requested at once, unless
+// there are many fields, each of which costs a call for each group. They are prefetched about
+// kAheadBytes ahead. Of a longer record, the first kAskedBytes are; the hardware prefetcher
+// continues.
+constexpr std::size_t kGroup = 4, kLargeGroup = 16, kFewFields = 8;
+constexpr std::size_t kAheadBytes = 4096, kMostAhead = 32, kAskedBytes = 1024;
+constexpr std::size_t kRing = 64;  // a multiple of both groups, more than are used at a time
 
 template <std::size_t width>
 void copy_rows(const std::uint8_t* in, std::size_t n, std::uint8_t* out, std::size_t stride) {
@@ -104,31 +66,47 @@ void fill_tile(const std::vector<RecordColumn>& columns, std::size_t begin, std:
   }
 }
 
-// Copies a field of `width` bytes of n records to `out`, without gaps. in: the field in record 0.
-// from: the numbers of the records.
-using Take = void (*)(const std::uint8_t* in, const std::uint32_t* from, std::size_t n,
-                      std::size_t stride, std::size_t width, std::uint8_t* out);
+// Copies memory past the caches, where the processor can.
+void stream(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes) {
+#ifdef FASTIO_X86
+  const std::size_t head =
+      std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(out) % kLine) % kLine);
+  std::memcpy(out, in, head);
+  std::size_t i = head;
+  for (; i + kLine <= bytes; i += kLine)
+    for (std::size_t k = i; k < i + kLine; k += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out + k),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + k)));
+  std::memcpy(out + i, in + i, bytes - i);
+#else
+  std::memcpy(out, in, bytes);
+#endif
+}
+
+// Copies a field of `width` bytes of n records to `out`, without gaps. from: the records.
+using Take = void (*)(const std::uint8_t* const* from, std::size_t n, std::size_t offset,
+                      std::size_t width, std::uint8_t* out);
 
 template <std::size_t width>
-void take_rows(const std::uint8_t* in, const std::uint32_t* from, std::size_t n, std::size_t stride,
-               std::size_t, std::uint8_t* out) {
-  for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * width, in + from[i] * stride, width);
+void take_rows(const std::uint8_t* const* from, std::size_t n, std::size_t offset, std::size_t,
+               std::uint8_t* out) {
+  for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * width, from[i] + offset, width);
 }
 
 // Copies `width` bytes, from `half` to twice as many, by two moves that may overlap.
 template <std::size_t half>
-void take_within(const std::uint8_t* in, const std::uint32_t* from, std::size_t n,
-                 std::size_t stride, std::size_t width, std::uint8_t* out) {
+void take_within(const std::uint8_t* const* from, std::size_t n, std::size_t offset,
+                 std::size_t width, std::uint8_t* out) {
   for (std::size_t i = 0; i < n; ++i, out += width) {
-    const std::uint8_t* const record = in + from[i] * stride;
-    std::memcpy(out, record, half);
-    std::memcpy(out + width - half, record + width - half, half);
+    const std::uint8_t* const field = from[i] + offset;
+    std::memcpy(out, field, half);
+    std::memcpy(out + width - half, field + width - half, half);
   }
 }
 
-void take_any(const std::uint8_t* in, const std::uint32_t* from, std::size_t n, std::size_t stride,
-              std::size_t width, std::uint8_t* out) {
-  for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * width, in + from[i] * stride, width);
+void take_any(const std::uint8_t* const* from, std::size_t n, std::size_t offset, std::size_t width,
+              std::uint8_t* out) {
+  for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * width, from[i] + offset, width);
 }
 
 Take take_of(std::size_t width) {
@@ -143,13 +121,6 @@ Take take_of(std::size_t width) {
   return take_any;
 }
 
-// Reads a number that another thread may change exactly once, so that the value that was checked is
-// the one that is used.
-template <typename T>
-T read_once(const T& number) {
-  return *static_cast<const volatile T*>(&number);
-}
-
 void fetch_ahead(const std::uint8_t* begin, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(begin + i);
 }
@@ -158,98 +129,56 @@ void fetch_to_write(const std::uint8_t* begin, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(begin + i, 1);
 }
 
-// Sets inverse[places[i]] = i. Returns false unless the places are a permutation of [0, count).
-bool invert(const std::uint32_t* places, std::size_t count, std::vector<std::uint32_t>& inverse) {
-  constexpr std::uint32_t kNone = UINT32_MAX;
-  inverse.assign(count, kNone);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t place = read_once(places[i]);
-    if (place >= count) return false;
-    inverse[place] = static_cast<std::uint32_t>(i);
-  }
-  return std::find(inverse.begin(), inverse.end(), kNone) == inverse.end();
-}
-
-bool append(const std::uint8_t* tile, std::size_t stride, const std::int64_t* positions,
-            std::size_t n, const Places& places, std::vector<Bucket>& buckets) {
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::int64_t position = read_once(positions[i]);
-    if (position < 0) continue;
-    if (position >= kMostPositions) return false;
-    const auto [number, place] = places(position);
-    if (static_cast<std::uint64_t>(number) >= buckets.size()) return false;
-    Bucket& bucket = buckets[static_cast<std::size_t>(number)];
-    if (bucket.next >= bucket.room) return false;
-    const auto next = static_cast<std::size_t>(bucket.next++);
-    bucket.places[next] = place;
-    std::uint8_t* const to = bucket.records + next * stride;
-    // There are more buckets than streams that the hardware prefetcher can follow.
-    fetch_to_write(to + 2 * stride, stride);
-    std::memcpy(to, tile + i * stride, stride);
-  }
-  return true;
-}
-
 }  // namespace
 
-bool count_buckets(const std::int64_t* positions, std::size_t n, const Cut& cut, std::int64_t first,
-                   std::size_t chunks, std::int64_t* counts) {
-  const Places places(cut, first);
-  const auto count = static_cast<std::int64_t>(chunks * cut.buckets());
-  std::fill(counts, counts + count, 0);
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::int64_t position = read_once(positions[i]);
-    if (position < 0) continue;
-    if (position >= kMostPositions) return false;
-    const std::int64_t number = places(position).first;
-    if (number < 0 || number >= count) return false;
-    ++counts[number];
-  }
-  return true;
-}
-
-bool interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
-                const std::int64_t* positions, std::size_t n, const Cut& cut, std::int64_t first,
-                std::vector<Bucket>& buckets) {
-  const Places places(cut, first);
+void interleave(const std::vector<RecordColumn>& columns, std::size_t n,
+                const RecordBlocks& records, std::size_t first) {
+  const std::size_t stride = records.stride;
   const std::size_t tile_rows = std::clamp<std::size_t>(kTileBytes / stride, 1, kTileRows);
   std::vector<std::uint8_t> tile(tile_rows * stride);
-  for (std::size_t begin = 0; begin < n; begin += tile_rows) {
-    const std::size_t some = std::min(tile_rows, n - begin);
-    // There may also be more columns than the hardware prefetcher can follow.
+  for (std::size_t begin = 0, some; begin < n; begin += some) {
+    const std::size_t in_block = (first + begin) % records.block_rows();
+    some = std::min({tile_rows, n - begin, records.block_rows() - in_block});
+    // There may be more columns than the hardware prefetcher can follow.
     const std::size_t next = std::min(tile_rows, n - begin - some);
     for (const RecordColumn& column : columns)
       fetch_ahead(column.data + (begin + some) * column.width, next * column.width);
     fill_tile(columns, begin, some, tile.data(), stride);
-    if (!append(tile.data(), stride, positions + begin, some, places, buckets)) return false;
+    stream(records.at(first + begin), tile.data(), some * stride);
   }
-  return true;
+#ifdef FASTIO_X86
+  _mm_sfence();
+#endif
 }
 
-bool deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
-          std::size_t stride, const std::vector<RecordField>& fields) {
-  std::vector<std::uint32_t> from;  // the record for each place
-  if (!invert(places, count, from)) return false;
-  // Records are read in random order, so they are prefetched. The arrays are written sequentially.
-  const std::size_t group =
-      std::clamp<std::size_t>(kGroupBytes / (stride + kLine), 1, kMostInGroup);
-  const std::size_t asked = std::min(stride, kAskedBytes);
+bool deal(const RecordBlocks& records, const std::int64_t* numbers, std::size_t n,
+          const std::vector<RecordField>& fields) {
+  const std::size_t group = fields.size() <= kFewFields ? kGroup : kLargeGroup;
+  const std::size_t ahead =
+      std::clamp(kAheadBytes / records.stride / group * group, group, kMostAhead);
+  const std::size_t asked = std::min(records.stride, kAskedBytes);
+  const std::uint8_t* from[kRing];  // the next records
+  // Looks up records [begin, end) and requests them.
   const auto ask = [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < std::min(end, count); ++i)
-      fetch_ahead(records + from[i] * stride, asked);
+    for (std::size_t i = begin; i < std::min(end, n); ++i) {
+      const std::int64_t number = *static_cast<const volatile std::int64_t*>(numbers + i);
+      if (static_cast<std::uint64_t>(number) >= records.rows()) return false;
+      from[i % kRing] = records.at(static_cast<std::size_t>(number));
+      fetch_ahead(from[i % kRing], asked);
+    }
+    return true;
   };
   std::vector<Take> takes;
   for (const RecordField& field : fields) takes.push_back(take_of(field.width));
-  ask(0, kGroupsAhead * group);
-  for (std::size_t begin = 0; begin < count; begin += group) {
-    const std::size_t some = std::min(group, count - begin);
-    ask(begin + kGroupsAhead * group, begin + (kGroupsAhead + 1) * group);
-    const std::size_t next = std::min(group, count - begin - some);
+  if (!ask(0, ahead)) return false;
+  for (std::size_t begin = 0; begin < n; begin += group) {
+    if (!ask(begin + ahead, begin + ahead + group)) return false;
+    const std::size_t some = std::min(group, n - begin), next = std::min(group, n - begin - some);
     for (std::size_t f = 0; f < fields.size(); ++f) {
       const RecordField& field = fields[f];
       std::uint8_t* const out = field.data + begin * field.width;
       fetch_to_write(out + some * field.width, next * field.width);
-      takes[f](records + field.offset, from.data() + begin, some, stride, field.width, out);
+      takes[f](from + begin % kRing, some, field.offset, field.width, out);
     }
   }
   return true;

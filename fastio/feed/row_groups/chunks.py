@@ -1,4 +1,4 @@
-"""The chunks of a run over a table: rows that are gathered, and then dealt in their final order."""
+"""The windows of a run over a table, and the chunks of the stream that are dealt of their rows."""
 
 from __future__ import annotations
 
@@ -48,32 +48,51 @@ class DealtPart(NamedTuple):
 
 @dataclass
 class Chunk:
-    """A range of positions of the stream that are dealt together, while rows are added.
+    """Rows at successive positions of the stream, while they are dealt.
 
     Attributes:
         number: The number of the chunk. It begins at position number * chunk_rows of the run.
-        rows: The number of rows.
-        block: The memory of the rows, which are in any order within their buckets.
+        dealt: Its rows.
         ragged: The variable-width rows of each window that has rows in the chunk.
     """
 
     number: int
-    rows: int
-    block: Block
+    dealt: Dealt
     ragged: list[RaggedRuns] = field(default_factory=list)
 
 
-@dataclass
 class OpenWindow:
-    """A window whose row groups are being decoded."""
+    """A window whose rows are decoded and dealt.
 
-    window: GroupWindow
-    chunks: list[Chunk]
-    ragged: RaggedRuns
-    waiting: deque[GroupSpan]
-    left: int  # segments that are not decoded yet
+    Args:
+        window: The window.
+        blocks: The memory of its records, which are in the order of its segments.
+        ragged: The variable-width rows.
+        undealt: The number of rows to deal.
 
-    @property
-    def end(self) -> int:
-        """The number of the chunk after the last one."""
-        return self.chunks[-1].number + 1
+    Attributes:
+        waiting: The segments that no thread has begun to decode.
+        undealt: The number of rows that are not dealt yet.
+    """
+
+    def __init__(
+        self, window: GroupWindow, blocks: list[Block], ragged: RaggedRuns, undealt: int
+    ) -> None:
+        self.window = window
+        self.blocks = blocks
+        self.ragged = ragged
+        self.undealt = undealt
+        self.waiting: deque[GroupSpan] = deque(window.segments)
+        self._filled: dict[int, int] = {}  # ends of filled ranges of records, by begin
+        self._ready = 0  # the records before this one are filled
+
+    def add(self, begin: int, end: int) -> None:
+        """Says that records [begin, end), at least one, are filled."""
+        self._filled[begin] = end
+        while self._ready in self._filled:
+            self._ready = self._filled.pop(self._ready)
+
+    def has(self, end: int) -> bool:
+        """Returns whether the rows at positions before `end` of the window are there."""
+        window = self.window
+        return self._ready >= (end if window.order.mode == "sequential" else window.rows)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fastio import _native
 from fastio.order.order import WORD, Mode, Order
@@ -56,10 +55,6 @@ class GroupWindow:
     rows: int
     segments: Sequence[GroupSpan]
     order: Order
-
-    def positions(self, offset: int, count: int) -> npt.NDArray[np.int64]:
-        """Returns the stream positions of rows offset .. offset + count of the window."""
-        return self.order.positions_of_span(offset, count) + self.first
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ _MOST_BYTES = 1 << 30  # the largest default of memory
 _LEAST_BYTES = 1 << 20
 _WINDOW_SIXTEENTHS = 5  # of memory for each of two windows; decoding gets 4, batches get 2
 _CHUNK_BYTES = 2 << 20  # of small batches that are dealt together
+_BLOCK_BYTES = 2 << 20  # about; a window has whole blocks
 _DECODED = 2.5  # memory of a decoder relative to the rows: the rows and their encoded form
 _LEAST_SLICE = 4096  # rows; pyarrow is slow with fewer
 
@@ -105,7 +106,8 @@ class TableFeed(Feed):
         self.settings = settings
         self._memory = table_memory(settings.memory)
         self._window_bytes = self._memory * _WINDOW_SIXTEENTHS // 16
-        self._records = Records(dataset.schema, dataset.fixed)
+        block_bytes = min(_BLOCK_BYTES, self._window_bytes // 32)
+        self._records = Records(dataset.schema, dataset.fixed, block_bytes)
         fields = tuple(dataset.schema.fields)
         self._delivery = Delivery(dataset, fields, sampling, transforms, settings, {})
         super().__init__(dataset, sampling, self._delivery.finish, settings.ahead)
@@ -182,7 +184,7 @@ class TableFeed(Feed):
             start,
             share.rows,
             self._records,
-            self._blocks(how.chunk_rows),
+            self._blocks(),
             self._pools(),
             how,
             self._stats,
@@ -223,7 +225,7 @@ class TableFeed(Feed):
 
     @property
     def _row_bytes(self) -> int:
-        return self._records.chunk_bytes(1)
+        return self._records.stride
 
     def _share(self, ranks: Ranks) -> Share:
         sampling = self.sampling
@@ -235,7 +237,6 @@ class TableFeed(Feed):
         batch_size = self.sampling.batch_size or 1
         wanted = min(_CHUNK_BYTES, max(self._window_bytes // 16, 1))
         batches = max(1, wanted // (batch_size * self._row_bytes))
-        chunk_rows = batch_size * batches
         threads = self.settings.engine.threads
         decoders, slice_rows = self._decoders(threads)
         # If fewer row groups are decoded at a time than half of the threads, pyarrow's own threads
@@ -248,7 +249,7 @@ class TableFeed(Feed):
             decoders,
             slice_rows,
             arrow_threads=threads > 1 and 2 * per_window < threads,
-            blocks=max(2, 2 * self._window_bytes // self._records.chunk_bytes(chunk_rows)),
+            blocks=2 * -(-self._window_bytes // self._records.block_bytes),
             ahead=1 + -(-self.settings.ahead // batches),
             timeout_s=self.settings.timeout_s,
             ragged=self.settings.engine.ragged,
@@ -289,8 +290,8 @@ class TableFeed(Feed):
                     "pack the tables (fastio pack)"
                 )
 
-    def _blocks(self, chunk_rows: int) -> BlockMemory:
-        nbytes = self._records.chunk_bytes(chunk_rows)
+    def _blocks(self) -> BlockMemory:
+        nbytes = self._records.block_bytes
         return self._shared.blocks.setdefault(nbytes, BlockMemory(nbytes))
 
     def _pools(self) -> dict[str, SlotPool]:

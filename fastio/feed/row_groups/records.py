@@ -13,9 +13,8 @@ from fastio.engine.batch import AnyArray
 from fastio.schema import Schema
 from fastio.sources.table.columns import Part
 
-_PLACE_BYTES = 4  # of a record's position in its bucket
 _ALIGNMENT = 8
-_BUCKET_BYTES = 384 << 10  # approximate size of a bucket, chosen to fit in a processor's L2 cache
+_MOST_SHIFT = 20
 
 RawBytes = npt.NDArray[np.uint8]
 
@@ -40,19 +39,25 @@ class FixedField:
 
 
 class Records:
-    """Lays out records, fills them and empties them.
+    """Lays out records in blocks of memory, fills them and empties them.
 
     Args:
         schema: The schema of the fields.
         fixed: The shape and bytes of a row of each fixed-width field.
+        block_bytes: The approximate size of a block, which has at least one record.
 
     Attributes:
         fields: The fields by name.
         stride: The size of a record in bytes.
-        shift: A bucket (see native/core/interleave.h) has 2**shift records.
+        shift: A block has 2**shift records.
     """
 
-    def __init__(self, schema: Schema, fixed: Mapping[str, tuple[tuple[int, ...], int]]) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        fixed: Mapping[str, tuple[tuple[int, ...], int]],
+        block_bytes: int,
+    ) -> None:
         self.fields: dict[str, FixedField] = {}
         offset = 0
         for name, (shape, width) in fixed.items():
@@ -61,24 +66,32 @@ class Records:
             offset += width
         self._row_offset = offset
         self.stride = -(-(offset + 8) // _ALIGNMENT) * _ALIGNMENT
-        self.shift = max(4, (_BUCKET_BYTES // self.stride).bit_length() - 1)
+        self.shift = min(_MOST_SHIFT, max(1, block_bytes // self.stride).bit_length() - 1)
 
-    def chunk_bytes(self, rows: int) -> int:
-        """Returns the memory in bytes for a chunk of `rows` records."""
-        return rows * (self.stride + _PLACE_BYTES)
+    @property
+    def block_bytes(self) -> int:
+        """The size of a block in bytes."""
+        return self.stride << self.shift
 
-    def buckets(self, rows: int) -> int:
-        """Returns the number of buckets of a chunk of `rows` records."""
+    def blocks(self, rows: int) -> int:
+        """Returns the number of blocks for some rows."""
         return -(-rows >> self.shift)
 
-    def columns(
-        self, parts: Sequence[Part], rows: npt.NDArray[np.int64], begin: int, end: int
-    ) -> list[tuple[RawBytes, int]]:
-        """Returns rows [begin, end) of the parts of fields, for `_native.interleave`.
+    def fill(
+        self,
+        memory: Sequence[RawBytes],
+        first: int,
+        parts: Sequence[Part],
+        rows: npt.NDArray[np.int64],
+        begin: int,
+    ) -> None:
+        """Writes rows as records.
 
         Args:
-            parts: The parts, each with all rows.
-            rows: int64 (end - begin,), the row numbers.
+            memory: The blocks.
+            first: The number of the first record.
+            parts: The parts of fields, of which the rows from `begin` on are written.
+            rows: int64 (n,), the row numbers.
         """
         # The number of a row is stored with its fields, and identifies the row after the shuffle.
         found = [(_raw(rows), self._row_offset)]
@@ -86,30 +99,30 @@ class Records:
             field = self.fields.get(part.field)
             if field is not None and field.width:
                 offset = field.offset + part.first * part.values.dtype.itemsize
-                found.append((_raw(part.values[begin:end]), offset))
-        return sorted(found, key=lambda column: column[1])
+                found.append((_raw(part.values[begin : begin + len(rows)]), offset))
+        found.sort(key=lambda column: column[1])
+        _native.interleave(found, len(rows), memory, self.stride, self.shift, first)
 
     def deal(
-        self, memory: RawBytes, count: int, chunk_rows: int, out: Mapping[str, AnyArray]
-    ) -> npt.NDArray[np.int64]:
-        """Copies a chunk's records to their final places.
+        self,
+        memory: Sequence[RawBytes],
+        records: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        out: Mapping[str, AnyArray],
+    ) -> None:
+        """Copies records to arrays.
 
         Args:
-            memory: The memory of the chunk.
-            count: The number of records.
-            chunk_rows: The capacity of the chunk in records.
-            out: For each field an array (count, *shape).
-
-        Returns:
-            int64 (count,), the row numbers.
+            memory: The blocks.
+            records: int64 (n,), the numbers of the records.
+            rows: int64 (n,), gets the row numbers.
+            out: For each field an array (n, *shape).
         """
-        rows = np.empty(count, np.int64)
         targets = [(_raw(rows), self._row_offset)]
         for field in self.fields.values():
             if field.width:
                 targets.append((_raw(out[field.name]), field.offset))
-        _native.deal(memory, count, chunk_rows, self.shift, self.stride, targets)
-        return rows
+        _native.deal(memory, self.stride, self.shift, records, targets)
 
 
 def _raw(values: AnyArray) -> RawBytes:

@@ -1,9 +1,10 @@
-"""One run over a table: threads decode row groups into chunks of the stream, and deal the chunks.
+"""One run over a table: threads decode row groups to records, and deal chunks of the stream.
 
-    a window opens                       if enough blocks are free for its chunks, or no other is
-      open -> a thread decodes a row group    and appends its rows to the chunks of their positions
-      -> a chunk is full                 when all windows that it has rows of are decoded
-      -> a thread deals it               a few chunks ahead of the consumer; its block becomes free
+    a window opens                       if enough blocks are free for its records, or no other is
+      open -> a thread decodes a row group    and writes its rows to the blocks, in their order
+      -> the window's rows are there     when all its row groups are decoded
+      -> a thread deals a chunk of them  a few chunks ahead of the consumer; the blocks become free
+                                         when all chunks are dealt
       -> the consumer takes its batches
 
 One lock guards the threads' shared state. It is held for bookkeeping only.
@@ -11,22 +12,18 @@ One lock guards the threads' shared state. It is held for bookkeeping only.
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fastio import _native
 from fastio.engine.batch import Lease, SlotPool
 from fastio.engine.ragged import Forms
 from fastio.errors import LoaderClosed, LoaderTimeout
-from fastio.feed.row_groups.blocks import BlockMemory
+from fastio.feed.row_groups.blocks import Block, BlockMemory
 from fastio.feed.row_groups.chunks import Chunk, Dealt, DealtPart, OpenWindow
 from fastio.feed.row_groups.cut import GroupSpan, GroupWindow
 from fastio.feed.row_groups.ragged import RaggedRuns
@@ -48,7 +45,7 @@ class RunSettings:
         decoders: The number of them that may decode at the same time.
         slice_rows: The number of rows that a decoder reads at a time. If None, a row group.
         arrow_threads: Whether pyarrow may use its own threads too.
-        blocks: The number of memory blocks that chunks may use.
+        blocks: The number of memory blocks that windows may use.
         ahead: The number of chunks that are dealt ahead of the consumer.
         timeout_s: The longest wait for a batch in seconds; 0 for no limit.
         ragged: The forms of lists.
@@ -81,8 +78,8 @@ class TableRun:
         windows: The windows of the stream.
         start: The position of the first row.
         rows: The number of rows of the stream.
-        records: The layout of rows in chunks.
-        blocks: The memory of chunks, which several runs may share.
+        records: The layout of rows in memory.
+        blocks: The memory of windows, which several runs may share.
         pools: The memory of each fixed-width field.
         settings: The settings of the run.
         stats: Its decode_s is increased.
@@ -104,10 +101,6 @@ class TableRun:
         self._windows = (w for w in windows if w.first + w.rows > start)
         self._start = start
         self._rows = max(rows - start, 0)
-        chunks = -(-self._rows // settings.chunk_rows)
-        # For each chunk: rows with a reserved place in each bucket, and rows that are there.
-        self._reserved = np.zeros((chunks, records.buckets(settings.chunk_rows)), np.int64)
-        self._filled = np.zeros(chunks, np.int64)
         self._records = records
         self._blocks = blocks
         self._pools = pools
@@ -121,11 +114,10 @@ class TableRun:
         self._next_window: GroupWindow | None = None
         self._coming: deque[GroupSpan] = deque()  # not fetched ahead yet, in order
         self._look_at_next_window()
-        self._open: deque[OpenWindow] = deque()
+        self._open: deque[OpenWindow] = deque()  # those with rows to deal, in order
         self._decoding = 0
-        self._chunks: dict[int, Chunk] = {}  # those that have a block, by number
-        self._partial: Chunk | None = None  # the chunk that the next window has rows of too
-        self._full: list[tuple[int, Chunk]] = []  # a heap, by number
+        self._dealt_to = 0  # the first row, of the stream's, that no thread deals or has dealt
+        self._partial: Chunk | None = None  # the chunk whose first rows are dealt, if no thread is
         self._dealt: dict[int, Dealt] = {}
         self._failed: tuple[int, Exception] | None = None  # the first chunk that failed, and why
         self._at = 0  # the consumer's chunk
@@ -246,14 +238,12 @@ class TableRun:
 
     def _give_all_back(self) -> None:
         with self._lock:
-            chunks = list(self._chunks.values())
-            self._chunks.clear()
+            blocks = [block for opened in self._open for block in opened.blocks]
             self._open.clear()
-            self._full.clear()
             self._dealt.clear()
             self._partial = None
-        for chunk in chunks:
-            self._blocks.give(chunk.block)
+        for block in blocks:
+            self._blocks.give(block)
 
     # --- The threads ------------------------------------------------------------------------------
 
@@ -276,11 +266,8 @@ class TableRun:
 
     def _next_task(self) -> Callable[[], None] | None:
         """Returns the next task. Dealing has priority: it frees memory, and the consumer waits."""
-        # Chunks are dealt in the order of the stream. A chunk that is far ahead waits, so that
-        # batches do not exceed their share of the memory.
-        if self._full and self._full[0][0] < self._at + self._settings.ahead:
-            _, chunk = heapq.heappop(self._full)
-            return lambda: self._deal(chunk)
+        if (deal := self._next_rows()) is not None:
+            return deal
         if self._decoding >= self._settings.decoders:
             return None
         opened = next((opened for opened in self._open if opened.waiting), None)
@@ -296,6 +283,30 @@ class TableRun:
             self._coming.popleft()
         return lambda: self._decode(opened, segment)
 
+    def _next_rows(self) -> Callable[[], None] | None:
+        """Returns the task to deal the next rows of the stream; None if they are not there.
+
+        The rows are those of a chunk, or of a window if it ends within the chunk: its memory does
+        not wait for the next window.
+        """
+        size, begin = self._settings.chunk_rows, self._dealt_to
+        number, inside = divmod(begin, size)
+        chunk = self._partial
+        # A chunk that is far ahead waits, so that batches do not exceed their share of the memory.
+        if number >= self._at + self._settings.ahead or (inside and chunk is None):
+            return None
+        for opened in self._open:
+            first = opened.window.first - self._start
+            end = min(first + opened.window.rows, (number + 1) * size)
+            if end > begin:
+                break
+        else:
+            return None
+        if not opened.has(end - first):
+            return None
+        self._dealt_to, self._partial = end, None
+        return lambda: self._deal(opened, chunk, number, begin, end)
+
     def _is_asked_for(self, segment: GroupSpan) -> bool:
         """Fetches a row group ahead. Returns False if there is no memory for it now."""
         try:
@@ -304,35 +315,33 @@ class TableRun:
             return True
 
     def _open_window(self) -> OpenWindow | None:
-        """Opens the next window if there are enough blocks for its chunks; else returns None."""
-        window, rows = self._next_window, self._settings.chunk_rows
+        """Opens the next window if there are enough blocks for its rows; else returns None."""
+        window = self._next_window
         if window is None or self._failed is not None:
             return None
-        first = max(window.first - self._start, 0) // rows
-        last = (window.first + window.rows - 1 - self._start) // rows
-        chunks = [self._partial] if self._partial is not None else []
-        needed = last + 1 - first - len(chunks)
-        # A window that needs more blocks than exist is opened when all others are free. Chunks that
-        # wait to be dealt still hold theirs.
-        used = len(self._chunks)
-        if used > len(chunks) and used + needed > self._settings.blocks:
+        needed = self._records.blocks(window.rows)
+        # A window that needs more blocks than exist is opened when all others are free.
+        if self._open and self._held_blocks() + needed > self._settings.blocks:
             return None
         group = window.segments[0].group
         where = f"{group.origin.file}, row group {group.number}"
-        for number in range(first + len(chunks), last + 1):
-            size = min(rows, self._rows - number * rows)
-            chunk = self._chunks[number] = Chunk(number, size, self._blocks.take(where))
-            chunks.append(chunk)
-        ragged = RaggedRuns(self._ragged_fields, self._settings.ragged)
-        if self._ragged_fields:
-            for chunk in chunks:
-                chunk.ragged.append(ragged)
-        end = window.first + window.rows - self._start
-        self._partial = chunks[-1] if end % rows and end < self._rows else None
-        opened = OpenWindow(window, chunks, ragged, deque(window.segments), len(window.segments))
+        blocks: list[Block] = []
+        try:
+            for _ in range(needed):
+                blocks.append(self._blocks.take(where))
+            ragged = RaggedRuns(self._ragged_fields, self._settings.ragged)
+        except Exception:
+            for block in blocks:
+                self._blocks.give(block)
+            raise
+        undealt = window.first + window.rows - max(window.first, self._start)
+        opened = OpenWindow(window, blocks, ragged, undealt)
         self._open.append(opened)
         self._look_at_next_window()
         return opened
+
+    def _held_blocks(self) -> int:
+        return sum(len(opened.blocks) for opened in self._open)
 
     def _look_at_next_window(self) -> None:
         self._next_window = next(self._windows, None)
@@ -349,116 +358,114 @@ class TableRun:
             ):
                 # Damage of a mapped file is detected after its use, when more is requested.
                 if taken is not None:
-                    self._filled_up(opened, taken)
+                    self._filled_up(opened, *taken)
                 taken = None
                 if rows.begin >= segment.end or self._ended:
                     break
                 taken = self._take_in(opened, segment, rows)
             if taken is not None:
-                self._filled_up(opened, taken)
+                self._filled_up(opened, *taken)
             error = None
         except Exception as caught:
             error = caught
         with self._lock:
             self._stats.decode_s += time.thread_time() - began_s
             self._decoding -= 1
-            opened.left -= 1
             if error is not None:
-                self._fail(opened.chunks[0].number, error)
-            if not opened.left:
-                self._open.remove(opened)
+                first = max(opened.window.first - self._start, 0)
+                self._fail(first // settings.chunk_rows, error)
             self._work.notify_all()
 
     def _take_in(
         self, opened: OpenWindow, segment: GroupSpan, rows: DecodedRows
-    ) -> npt.NDArray[np.int64] | None:
-        """Appends those of the rows that are in the segment to their chunks.
+    ) -> tuple[int, int] | None:
+        """Writes those of the rows that are in the segment to the window's records.
 
         Returns:
-            The number of rows that were added to each chunk, int64 (chunks,); None if there are
-            none.
+            The records that are filled, from begin to end; None if there are none.
         """
         begin, end = max(segment.begin, rows.begin), min(segment.end, rows.begin + rows.count)
         if begin >= end:
             return None
         first_row = segment.group.first_row
         numbers = np.arange(first_row + begin, first_row + end, dtype=np.int64)
-        columns = self._records.columns(rows.parts, numbers, begin - rows.begin, end - rows.begin)
-        offset = segment.offset + begin - segment.begin
-        positions = opened.window.positions(offset, end - begin)
-        positions -= self._start
         if rows.ragged:
             with self._lock:
                 opened.ragged.add(first_row + rows.begin, rows.ragged)
-        chunk_rows, shift = self._settings.chunk_rows, self._records.shift
-        first, chunks = opened.chunks[0].number, slice(opened.chunks[0].number, opened.end)
-        counts = np.empty_like(self._reserved[chunks])
-        _native.count_buckets(positions, chunk_rows, shift, first, counts.reshape(-1))
-        # Places are reserved under the lock, so that threads fill them at the same time without it.
-        with self._lock:
-            starts = self._reserved[chunks].copy()
-            self._reserved[chunks] += counts
-        memory = [chunk.block for chunk in opened.chunks]
-        _native.interleave(
-            columns,
-            self._records.stride,
-            positions,
-            chunk_rows,
-            shift,
-            first,
-            memory,
-            starts.reshape(-1),
-            counts.reshape(-1),
-        )
-        found: npt.NDArray[np.int64] = counts.sum(axis=1)
-        return found
+        record = segment.offset + begin - segment.begin
+        self._records.fill(opened.blocks, record, rows.parts, numbers, begin - rows.begin)
+        return record, record + end - begin
 
-    def _filled_up(self, opened: OpenWindow, rows: npt.NDArray[np.int64]) -> None:
-        """Records that rows were added to a window's chunks: int64 (chunks,)."""
-        first = opened.chunks[0].number
+    def _filled_up(self, opened: OpenWindow, begin: int, end: int) -> None:
+        """Records that rows of a window are there, from begin to end."""
         with self._lock:
-            self._filled[first : opened.end] += rows
-            for place in np.flatnonzero(rows).tolist():
-                chunk = opened.chunks[place]
-                if self._filled[chunk.number] == chunk.rows:
-                    heapq.heappush(self._full, (chunk.number, chunk))
+            opened.add(begin, end)
             self._work.notify_all()
 
-    def _deal(self, chunk: Chunk) -> None:
+    def _deal(
+        self, opened: OpenWindow, chunk: Chunk | None, number: int, begin: int, end: int
+    ) -> None:
+        """Deals rows [begin, end) of the stream, which are a window's and belong to one chunk.
+
+        chunk: If other rows of it have been dealt; else None.
+        """
+        size = self._settings.chunk_rows
+        first, rows = number * size, min(size, self._rows - number * size)
+        freed: list[Block] = []
         try:
-            dealt = self._dealt_chunk(chunk)
+            chunk = chunk or self._new_chunk(number, rows)
+            self._deal_rows(opened, chunk, begin, end)
+            if self._ragged_fields:
+                chunk.ragged.append(opened.ragged)
+            if end == first + rows:
+                self._batch_ragged(chunk)
             error = None
         except Exception as caught:
             error = caught
         with self._lock:
-            # The block is free even after an error.
-            del self._chunks[chunk.number]
-            if error is None:
-                self._dealt[chunk.number] = dealt
-            else:
-                self._fail(chunk.number, error)
+            # The blocks are free even after an error.
+            opened.undealt -= end - begin
+            if not opened.undealt and opened in self._open:
+                self._open.remove(opened)
+                freed = opened.blocks
+            if error is not None:
+                self._fail(number, error)
+            elif chunk is not None and end < first + rows:
+                self._partial = chunk
+            elif chunk is not None:
+                self._dealt[number] = chunk.dealt
             self._news.notify_all()
             self._work.notify_all()
-        self._blocks.give(chunk.block)
+        for block in freed:
+            self._blocks.give(block)
 
-    def _dealt_chunk(self, chunk: Chunk) -> Dealt:
+    def _new_chunk(self, number: int, rows: int) -> Chunk:
         out, leases = {}, []
         for name in self._records.fields:
             pool = self._pools[name]
-            lease = Lease(pool, pool.acquire(chunk.rows))
-            out[name] = lease.view(chunk.rows)
+            lease = Lease(pool, pool.acquire(rows))
+            out[name] = lease.view(rows)
             leases.append(lease)
-        settings = self._settings
-        rows = self._records.deal(chunk.block, chunk.rows, settings.chunk_rows, out)
-        ragged: list[dict[str, Any]] = []
-        if chunk.ragged:
-            # A chunk at the border of two windows has rows of both.
-            held = chunk.ragged[0]
-            for more in chunk.ragged[1:]:
-                held = held.merged(more)
-            size = settings.batch_size
-            ragged = [held.batch(rows[b : b + size]) for b in range(0, chunk.rows, size)]
-        return Dealt(rows, out, ragged, leases)
+        return Chunk(number, Dealt(np.empty(rows, np.int64), out, [], leases))
+
+    def _deal_rows(self, opened: OpenWindow, chunk: Chunk, begin: int, end: int) -> None:
+        window = opened.window
+        numbers = window.order.span(begin + self._start - window.first, end - begin)
+        first = chunk.number * self._settings.chunk_rows
+        part = slice(begin - first, end - first)
+        fields = {name: values[part] for name, values in chunk.dealt.fields.items()}
+        self._records.deal(opened.blocks, numbers, chunk.dealt.rows[part], fields)
+
+    def _batch_ragged(self, chunk: Chunk) -> None:
+        """Makes the variable-width fields of a chunk's batches."""
+        if not chunk.ragged:
+            return
+        # A chunk at the border of two windows has rows of both.
+        held = chunk.ragged[0]
+        for more in chunk.ragged[1:]:
+            held = held.merged(more)
+        rows, size = chunk.dealt.rows, self._settings.batch_size
+        chunk.dealt.ragged += [held.batch(rows[b : b + size]) for b in range(0, len(rows), size)]
 
     def _fail(self, chunk: int, error: Exception) -> None:
         """Records that there are no chunks from a number on, and why."""

@@ -79,14 +79,23 @@ TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 }
 
 
+# Of Parquet files, which Python 3.10 has no newer pyarrow for.
+READS_NULL_LISTS = int(pa.__version__.split(".")[0]) >= 26
+
+
 @st.composite
-def files(draw: st.DrawFn) -> list[list[pa.Table]]:
+def files(draw: st.DrawFn, suffix: str) -> list[list[pa.Table]]:
     """Row groups of some files, of which some are empty, with rows in at least one."""
     names = draw(st.lists(st.sampled_from(list(TYPES)), min_size=1, max_size=4, unique=True))
     counts = draw(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=4))
     counts[draw(st.integers(0, len(counts) - 1))].append(draw(st.integers(1, 9)))
     kinds = {name: TYPES[name][0] for name in names}
-    values = {name: st.none() | TYPES[name][1] for name in names}
+    values = {
+        name: TYPES[name][1]
+        if suffix == "parquet" and name.startswith("fixed") and not READS_NULL_LISTS
+        else st.none() | TYPES[name][1]
+        for name in names
+    }
 
     def group(rows: int) -> pa.Table:
         cut = draw(st.integers(0, 2))  # of rows in front, so that arrays begin behind their buffers
@@ -187,7 +196,7 @@ def spelled(values: Any, valid: Any, words: tuple[str, ...]) -> list[str]:
 
 def written(data: Any, folder: Path, suffix: str) -> pa.Table:
     """Files, of which the folder's name sorts as they were drawn; and all their rows."""
-    groups = data.draw(files())
+    groups = data.draw(files(suffix))
     schema = next(table for tables in groups for table in tables).schema
     for number, tables in enumerate(groups):
         write(tables, schema, folder / f"{number}.{suffix}", data.draw)
@@ -239,3 +248,14 @@ def test_shuffled_batches_are_those_that_pyarrow_reads(
                     values = spelled(values, valid, dataset.schema.vocabularies[name])
                 check(values, valid, each, dataset.schema.fields[name])
     assert sorted(seen) == list(range(table.num_rows))
+
+
+def test_nulls_among_fixed_size_lists_are_read_or_the_reason_is_named(tmp_path: Path) -> None:
+    lists = pa.array([None, [1, 2, 3]], pa.list_(pa.int8(), 3))
+    pa_parquet.write_table(pa.table({"x": lists}), tmp_path / "x.parquet")
+    with fastio.open(tmp_path, nulls={"x": "mask"}) as dataset:
+        if READS_NULL_LISTS:
+            assert dataset[0]["x_valid"].tolist() == [False] * 3
+        else:
+            with pytest.raises(fastio.ShardCorrupt, match="pyarrow before 26 cannot read nulls"):
+                dataset[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 from PIL import Image as Pillow
 from PIL import ImageOps
@@ -105,7 +106,9 @@ def assert_near_pillow(found: np.ndarray[Any, Any], expected: Any, path: str | P
     progressive, gray = Path(path).name.startswith("1-"), "gray" in Path(path).name
     assert difference.max() <= (2 if progressive or gray else 12)
     assert np.mean(difference <= 1) > (0.999 if progressive or gray else 0.98)
-    assert difference.mean() < (0.05 if progressive else 0.5)
+    # Before Pillow 13, rows and columns are resampled in another order, which rounds otherwise.
+    same = int(PIL.__version__.split(".")[0]) >= 13
+    assert difference.mean() < ((0.05 if same else 0.25) if progressive else 0.5)
     assert np.mean(np.square(difference)) < 255**2 / 10**5  # 50 dB
 
 

@@ -11,7 +11,6 @@ import time
 from collections import namedtuple
 from collections.abc import Iterator
 from itertools import islice
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +246,7 @@ def test_persistent_workers_that_ended_are_replaced_in_the_next_epoch(ended: int
         workers = [w for w in multiprocessing.active_children() if w.pid in pids][:ended]
         for worker in workers:
             os.kill(worker.pid or 0, signal.SIGINT)  # Ctrl-C is sent to all processes of a group
-            wait([worker.sentinel])
+            worker.join()  # its sentinel is ready a moment before its exit code
         found = list(batches)
         assert [n for numbers, _ in found for n in numbers.tolist()] == [*range(ROWS)]
         assert not pids & {pid for _, pids in found for pid in pids.tolist()}

@@ -42,9 +42,6 @@ def permute(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(sh
 def permute_range(n: int, key: int, first: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Like permute(), for the positions first, first + 1, ..."""
 
-def permute_inverse_range(n: int, key: int, first: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
-    """Like permute_inverse(), for the rows first, first + 1, ..."""
-
 def permute_inverse(n: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     The inverse of permute(): sets positions[i] to the position of rows[i].

@@ -110,8 +110,6 @@ def test_a_span_is_what_its_positions_give(mode: Any) -> None:
         for first, count in ((0, 0), (0, 1), (rows // 2, min(rows - rows // 2, 3000)), (rows, 0)):
             expected = order.at(np.arange(first, first + count, dtype=np.int64))
             np.testing.assert_array_equal(order.span(first, count), expected)
-            expected = order.positions(np.arange(first, first + count, dtype=np.int64))
-            np.testing.assert_array_equal(order.positions_of_span(first, count), expected)
 
 
 @pytest.mark.parametrize("mode", ["sequential", "shuffle", "window"])
@@ -119,8 +117,6 @@ def test_a_span_is_what_its_positions_give(mode: Any) -> None:
 def test_a_span_outside_is_an_error(mode: Any, first: int, count: int) -> None:
     with pytest.raises(ValueError, match=r"not in \[0, 10\)"):
         Order(10, 0, 0, mode).span(first, count)
-    with pytest.raises(ValueError, match=r"not in \[0, 10\)"):
-        Order(10, 0, 0, mode).positions_of_span(first, count)
 
 
 def test_neighbours_do_not_stay_together() -> None:

@@ -92,7 +92,8 @@ class Order:
         Raises:
             ValueError: a position is out of range.
         """
-        _check_span(first, count, self.rows, "position")
+        if first < 0 or count < 0 or first + count > self.rows:
+            raise ValueError(f"a position is not in [0, {self.rows})")
         if self.mode == "sequential" or not count:
             return np.arange(first, first + count, dtype=np.int64)
         rows = np.empty(count, np.int64)
@@ -118,19 +119,6 @@ class Order:
             _native.permute_window_inverse(
                 self.rows, self.block, self.window, self._key, rows, positions
             )
-        return positions
-
-    def positions_of_span(self, first: int, count: int) -> Indices:
-        """Returns the positions of rows first, first + 1, ..., int64 (count,).
-
-        Raises:
-            ValueError: a row is out of range.
-        """
-        _check_span(first, count, self.rows, "row")
-        if self.mode != "shuffle" or not count:
-            return self.positions(np.arange(first, first + count, dtype=np.int64))
-        positions = np.empty(count, np.int64)
-        _native.permute_inverse_range(self.rows, self._key, first, positions)
         return positions
 
     def window_of(self, blocks: npt.ArrayLike) -> tuple[Indices, Indices]:
@@ -284,11 +272,6 @@ class ShardOrder:
             permute(end - begin, key, places[here] - begin, moved)
             found[here] = moved + begin
         return found
-
-
-def _check_span(first: int, count: int, bound: int, what: str) -> None:
-    if first < 0 or count < 0 or first + count > bound:
-        raise ValueError(f"a {what} is not in [0, {bound})")
 
 
 def inside(values: npt.ArrayLike, bound: int, what: str) -> Indices:

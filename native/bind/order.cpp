@@ -76,16 +76,12 @@ void check_range(std::uint64_t n, std::uint64_t first, const Out& rows) {
   if (first > n || rows.size() > n - first) throw nb::value_error("positions must be in [0, n)");
 }
 
-using RangeFunction = void (*)(std::uint64_t n, std::uint64_t key, std::uint64_t first,
-                               std::size_t count, std::int64_t* to);
-
-template <RangeFunction function>
-void bound_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, Out to) {
-  check_range(n, first, to);
-  std::int64_t* out = to.data();
-  const std::size_t count = to.size();
+void bound_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, Out rows) {
+  check_range(n, first, rows);
+  std::int64_t* out = rows.data();
+  const std::size_t count = rows.size();
   const Unlocked unlocked(count);
-  function(n, key, first, count, out);
+  permute_range(n, key, first, count, out);
 }
 
 void bound_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t window,
@@ -125,12 +121,8 @@ void bind_order(nb::module_& m) {
         nb::arg("rows").noconvert(),
         "Sets rows[i] to the value of the keyed permutation of [0, n) at positions[i]. The arrays "
         "are int64 and have the same length. Raises ValueError if a position is not in [0, n).");
-  m.def("permute_range", &bound_range<permute_range>, nb::arg("n"), nb::arg("key"),
-        nb::arg("first"), nb::arg("rows").noconvert(),
-        "Like permute(), for the positions first, first + 1, ...");
-  m.def("permute_inverse_range", &bound_range<permute_inverse_range>, nb::arg("n"), nb::arg("key"),
-        nb::arg("first"), nb::arg("positions").noconvert(),
-        "Like permute_inverse(), for the rows first, first + 1, ...");
+  m.def("permute_range", &bound_range, nb::arg("n"), nb::arg("key"), nb::arg("first"),
+        nb::arg("rows").noconvert(), "Like permute(), for the positions first, first + 1, ...");
   m.def("permute_inverse", &bound<permute_inverse>, nb::arg("n"), nb::arg("key"), nb::arg("rows"),
         nb::arg("positions").noconvert(),
         "The inverse of permute(): sets positions[i] to the position of rows[i].");

@@ -193,20 +193,10 @@ void Permutation::invert(std::uint64_t* values, std::size_t count) const {
 void Permutation::range(std::uint64_t first, std::size_t count, std::int64_t* rows) const {
 #ifdef FASTIO_X86
   if (simd_active().has(kAvx2) && n_ <= std::uint64_t{1} << 32)
-    return feistel_range_avx2(network_, false, n_, first, count, rows);
+    return feistel_range_avx2(network_, n_, first, count, rows);
 #endif
   range_in_chunks(first, count, rows,
                   [this](std::uint64_t* values, std::size_t now) { apply(values, now); });
-}
-
-void Permutation::invert_range(std::uint64_t first, std::size_t count,
-                               std::int64_t* positions) const {
-#ifdef FASTIO_X86
-  if (simd_active().has(kAvx2) && n_ <= std::uint64_t{1} << 32)
-    return feistel_range_avx2(network_, true, n_, first, count, positions);
-#endif
-  range_in_chunks(first, count, positions,
-                  [this](std::uint64_t* values, std::size_t now) { invert(values, now); });
 }
 
 WindowPermutation::WindowPermutation(std::uint64_t n, std::uint64_t block, std::uint64_t window,
@@ -308,11 +298,6 @@ bool permute(std::uint64_t n, std::uint64_t key, const std::int64_t* positions, 
 void permute_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, std::size_t count,
                    std::int64_t* rows) {
   Permutation(n, key).range(first, count, rows);
-}
-
-void permute_inverse_range(std::uint64_t n, std::uint64_t key, std::uint64_t first,
-                           std::size_t count, std::int64_t* positions) {
-  Permutation(n, key).invert_range(first, count, positions);
 }
 
 void permute_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t window,

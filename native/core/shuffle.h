@@ -36,9 +36,8 @@ class Permutation {
   void apply(std::uint64_t* positions, std::size_t count) const;
   void invert(std::uint64_t* values, std::size_t count) const;
 
-  // The same for [first, first + count), where first + count <= n.
+  // The same for positions [first, first + count), where first + count <= n.
   void range(std::uint64_t first, std::size_t count, std::int64_t* rows) const;
-  void invert_range(std::uint64_t first, std::size_t count, std::int64_t* positions) const;
 
  private:
   void walk(bool backwards, std::uint64_t* values, std::size_t count) const;
@@ -92,13 +91,11 @@ class WindowPermutation {
 };
 
 // The same for arrays of `count` numbers. The functions with `first` compute the rows at
-// consecutive positions, or the positions of consecutive rows, where first + count <= n. The others
-// compute the rows at positions, the positions of rows, or the windows of blocks. They read each
-// input once, and return false if one is out of range; the output is then undefined.
+// consecutive positions, where first + count <= n. The others compute the rows at positions, the
+// positions of rows, or the windows of blocks. They read each input once, and return false if one
+// is out of range; the output is then undefined.
 void permute_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, std::size_t count,
                    std::int64_t* rows);
-void permute_inverse_range(std::uint64_t n, std::uint64_t key, std::uint64_t first,
-                           std::size_t count, std::int64_t* positions);
 void permute_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t window,
                           std::uint64_t key, std::uint64_t first, std::size_t count,
                           std::int64_t* rows);

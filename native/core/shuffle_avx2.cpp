@@ -77,17 +77,9 @@ inline __attribute__((always_inline)) void mix(Narrow& x, const Feistel& network
   x.low = _mm256_xor_si256(x.low, mixed(x.high, network.keys[round + 1], low_mask));
 }
 
-// Inverts a pair of rounds.
-inline __attribute__((always_inline)) void unmix(Narrow& x, const Feistel& network, int round,
-                                                 __m256i low_mask, __m256i high_mask) {
-  x.low = _mm256_xor_si256(x.low, mixed(x.high, network.keys[round + 1], low_mask));
-  x.high = _mm256_xor_si256(x.high, mixed(x.low, network.keys[round], high_mask));
-}
-
 constexpr std::size_t kNarrow = 32;  // values of 32 bits that are enciphered at once
 
-// Enciphers four times eight values, or deciphers them.
-template <bool backwards>
+// Enciphers four times eight values.
 inline __attribute__((always_inline)) void encipher(const Feistel& network, __m256i (&x)[4]) {
   const __m128i low_bits = _mm_cvtsi32_si128(network.low_bits);
   const __m256i low_mask = _mm256_set1_epi32(static_cast<int>(network.low_mask));
@@ -96,12 +88,10 @@ inline __attribute__((always_inline)) void encipher(const Feistel& network, __m2
   for (int i = 0; i < 4; ++i)
     halves[i] = {_mm256_and_si256(x[i], low_mask), _mm256_srl_epi32(x[i], low_bits)};
   for (int i = 0; i < Feistel::kRounds; i += 2) {
-    constexpr auto* step = backwards ? &unmix : &mix;
-    const int round = backwards ? Feistel::kRounds - 2 - i : i;
-    step(halves[0], network, round, low_mask, high_mask);
-    step(halves[1], network, round, low_mask, high_mask);
-    step(halves[2], network, round, low_mask, high_mask);
-    step(halves[3], network, round, low_mask, high_mask);
+    mix(halves[0], network, i, low_mask, high_mask);
+    mix(halves[1], network, i, low_mask, high_mask);
+    mix(halves[2], network, i, low_mask, high_mask);
+    mix(halves[3], network, i, low_mask, high_mask);
   }
   for (int i = 0; i < 4; ++i)
     x[i] = _mm256_or_si256(_mm256_sll_epi32(halves[i].high, low_bits), halves[i].low);
@@ -130,7 +120,6 @@ struct Walking {
 };
 
 // Enciphers the walking values until all are in [0, n).
-template <bool backwards>
 void walk_on(const Feistel& network, __m256i last, Walking& walking, std::int64_t* rows) {
   while (walking.count > 0) {
     const std::size_t left = walking.count;
@@ -139,7 +128,7 @@ void walk_on(const Feistel& network, __m256i last, Walking& walking, std::int64_
       __m256i x[4];
       for (std::size_t j = 0; j < 4; ++j)
         x[j] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(walking.values + i + 8 * j));
-      encipher<backwards>(network, x);
+      encipher(network, x);
       for (std::size_t j = 0; j < 4 && i + 8 * j < left; ++j) {
         const std::size_t begin = i + 8 * j, lanes = std::min<std::size_t>(8, left - begin);
         const __m256i at =
@@ -154,9 +143,10 @@ void walk_on(const Feistel& network, __m256i last, Walking& walking, std::int64_
   }
 }
 
-template <bool backwards>
-void range(const Feistel& network, std::uint64_t n, std::uint64_t first, std::size_t count,
-           std::int64_t* rows) {
+}  // namespace
+
+void feistel_range_avx2(const Feistel& network, std::uint64_t n, std::uint64_t first,
+                        std::size_t count, std::int64_t* rows) {
   const __m256i iota = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i last = _mm256_set1_epi32(static_cast<int>(static_cast<std::uint32_t>(n - 1)));
   Walking walking{};
@@ -168,7 +158,7 @@ void range(const Feistel& network, std::uint64_t n, std::uint64_t first, std::si
         const auto begin = static_cast<std::uint32_t>(first + done + i + 8 * j);
         x[j] = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(begin)), iota);
       }
-      encipher<backwards>(network, x);
+      encipher(network, x);
       for (std::size_t j = 0; j < 4 && i + 8 * j < now; ++j) {
         const std::size_t begin = i + 8 * j, lanes = std::min<std::size_t>(8, now - begin);
         if (lanes == 8) {
@@ -184,16 +174,8 @@ void range(const Feistel& network, std::uint64_t n, std::uint64_t first, std::si
         walking.take(x[j], _mm256_add_epi32(_mm256_set1_epi32(place), iota), last, lanes);
       }
     }
-    walk_on<backwards>(network, last, walking, rows);
+    walk_on(network, last, walking, rows);
   }
-}
-
-}  // namespace
-
-void feistel_range_avx2(const Feistel& network, bool backwards, std::uint64_t n,
-                        std::uint64_t first, std::size_t count, std::int64_t* rows) {
-  if (backwards) return range<true>(network, n, first, count, rows);
-  range<false>(network, n, first, count, rows);
 }
 
 void feistel_avx2(const Feistel& network, bool backwards, std::uint64_t* values,

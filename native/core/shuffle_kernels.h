@@ -24,8 +24,8 @@ void feistel_portable(const Feistel& network, bool backwards, std::uint64_t* val
 void feistel_avx2(const Feistel& network, bool backwards, std::uint64_t* values, std::size_t count);
 
 // Computes the rows of positions [first, first + count), where first + count <= n <= 2**32:
-// enciphers, or deciphers, each value until it is below n (cycle walking).
-void feistel_range_avx2(const Feistel& network, bool backwards, std::uint64_t n,
-                        std::uint64_t first, std::size_t count, std::int64_t* rows);
+// enciphers each value until it is below n (cycle walking).
+void feistel_range_avx2(const Feistel& network, std::uint64_t n, std::uint64_t first,
+                        std::size_t count, std::int64_t* rows);
 
 }  // namespace fastio

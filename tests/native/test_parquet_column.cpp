@@ -101,7 +101,7 @@ TEST_CASE("what contradicts itself is refused, and says which page") {
         Code::corrupt);
   CHECK(code(dictionary_page(two, 3), 1) == Code::corrupt);
   Bytes twice = dictionary_page(two, 2);
-  append(twice, twice);
+  append(twice, dictionary_page(two, 2));
   CHECK(code(twice, 1) == Code::corrupt);
   Bytes wide = dictionary_page(two, 2);
   append(wide, data_page(2, Encoding::rle_dictionary, {}, indices(33, run_of(0, 2, 32))));

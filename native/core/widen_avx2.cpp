@@ -16,7 +16,9 @@ inline __attribute__((always_inline)) __m128i load8(const Byte* in) {
 }
 
 inline __attribute__((always_inline)) __m128i load4(const Byte* in) {
-  return _mm_castps_si128(_mm_load_ss(reinterpret_cast<const float*>(in)));
+  int bits;
+  __builtin_memcpy(&bits, in, sizeof bits);
+  return _mm_cvtsi32_si128(bits);
 }
 
 inline __attribute__((always_inline)) void store(Byte* out, __m256i values) {

@@ -391,6 +391,9 @@ def test_a_loader_without_a_seed_with_which_the_trainer_could_not_resume_is_refu
 ) -> None:
     with loader(packed, seed=None) as bare, pytest.raises(ValueError, match=r"seed=args\.seed"):
         trainer(tmp_path, bare).train()
+    generator = torch.Generator()
+    with loader(packed, generator=generator) as bare, pytest.raises(ValueError, match="generator"):
+        trainer(tmp_path, bare).train()
     with loader(packed, seed=None, shuffle=False) as bare:
         trainer(tmp_path, bare, max_steps=1).train()
 

@@ -497,13 +497,15 @@ def test_progress_in_a_pipe_moves_no_cursor_even_if_colours_are_forced(
     assert not set("\r\x1b") & set(err)
 
 
+@pytest.mark.parametrize("stderr", ["None", "open('/dev/null', 'w'); sys.stderr.close()", "Log()"])
 @pytest.mark.parametrize("command", ["pack", "doctor"])
 def test_commands_work_in_processes_without_stderr(
-    folder: Path, tmp_path: Path, command: str
+    folder: Path, tmp_path: Path, command: str, stderr: str
 ) -> None:
     """As of daemons, or after `2>&-` in a shell."""
     arguments = [folder, tmp_path / "out"] if command == "pack" else [folder]
-    process = fastio(command, *arguments, script="import sys; sys.stderr = None")
+    log = "class Log:\n    def write(self, text): pass\n    def flush(self): pass\n"
+    process = fastio(command, *arguments, script=f"import sys\n{log}sys.stderr = {stderr}")
     out, _ = process.communicate()
     assert process.returncode in ((0,) if command == "pack" else (0, 3))  # 3: findings
     assert out

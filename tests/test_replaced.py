@@ -14,6 +14,7 @@ import pytest
 
 import fastio
 from fastio import Cache, ShardCorrupt, SourceChanged
+from fastio.packed.ipc import if_relative
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import noise
 
@@ -285,3 +286,8 @@ def test_a_relative_path_after_a_change_of_the_working_directory(
             SourceChanged, match="relative to the working directory, which is now /;"
         ):
             next(iter(loader))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "was deleted" in if_relative("shard")

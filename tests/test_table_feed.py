@@ -22,6 +22,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fastio
 from fastio import (
     DatasetNotFound,
     Loader,
@@ -441,6 +442,31 @@ def test_blocks_stay_within_their_number(parquet: str, monkeypatch: pytest.Monke
     with loader(parquet, shuffle=True) as batches:
         assert sum(len(batch["number"]) for batch in batches) == ROWS
     assert most
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_variable_width_values_count_as_memory_of_windows_and_chunks(
+    tmp_path: Path, shuffle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, width = 8000, 1024
+    table = pa.table({"text": [f"{row:0{width}}" for row in range(rows)]})
+    path = tmp_path / "t.parquet"
+    pa.parquet.write_table(table, path, row_group_size=100, use_dictionary=False)
+    held: list[int] = []
+    open_window = TableRun._open_window
+
+    def watched(self: TableRun) -> Any:
+        opened = open_window(self)
+        held.append(sum(opened.window.rows for opened in self._open) * width)
+        assert self._settings.chunk_rows * width <= 1 << 20
+        return opened
+
+    monkeypatch.setattr(TableRun, "_open_window", watched)
+    with fastio.Loader(
+        fastio.open(str(path), memory="1MiB"), 16, shuffle=shuffle, seed=0, num_workers=2
+    ) as batches:
+        assert sum(len(batch["text"]) for batch in batches) == rows
+    assert 0 < max(held) <= 1 << 20
 
 
 # Errors and ends

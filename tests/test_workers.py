@@ -89,6 +89,14 @@ class Located(Squares):
         return index, os.getpid()
 
 
+class Uneven(IterableDataset[int]):
+    """One sample in the first worker, many in the others."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return iter(range(1 if info is not None and not info.id else ROWS))
+
+
 def plain(tree: Any) -> Any:
     """Tensors and arrays as lists, so that batches can be compared."""
     return map_leaves(lambda leaf: leaf.tolist() if hasattr(leaf, "tolist") else leaf, tree)
@@ -250,6 +258,18 @@ def test_persistent_workers_that_ended_are_replaced_in_the_next_epoch(ended: int
         found = list(batches)
         assert [n for numbers, _ in found for n in numbers.tolist()] == [*range(ROWS)]
         assert not pids & {pid for _, pids in found for pid in pids.tolist()}
+
+
+def test_an_iterator_goes_on_beside_another_after_one_of_its_workers_has_ended() -> None:
+    others = set(multiprocessing.active_children())
+    with Loader(Uneven(), 1, num_workers=2) as batches:
+        first = iter(batches)
+        before = [next(first) for _ in range(6)]
+        # The worker that has no more samples ends.
+        while len(set(multiprocessing.active_children()) - others) > 1:
+            time.sleep(0.01)
+        second = iter(batches)
+        assert len(before + list(first)) == len(list(second)) == 1 + ROWS
 
 
 def test_workers_end_with_their_iterator() -> None:

@@ -197,7 +197,8 @@ class TrainerLoaders:
 
     Raises:
         ValueError: a loader's batch size is not that of the Trainer's arguments, it delivers to
-            another device, or it draws the batches of the training at random without a seed.
+            another device, or it draws the batches of the training at random without a seed or
+            from a generator.
     """
 
     accelerator: Any
@@ -209,10 +210,12 @@ class TrainerLoaders:
         loader = self.train_dataset
         if not isinstance(loader, Loader):
             return super().get_train_dataloader()  # type: ignore[misc]
-        if loader.seed is None and loader._feed.random:
+        by_generator = loader._epochs.draws_order
+        if by_generator or (loader.seed is None and loader._feed.random):
+            how = "from its generator" if by_generator else "at random without a seed"
             # The Trainer saves no state of loaders, only torch's generator at the checkpoint.
             raise ValueError(
-                "the loader draws at random and has no seed: pass seed=args.seed, without which a "
+                f"the loader draws {how}: pass seed=args.seed and no generator, without which a "
                 "Trainer that resumes within an epoch would not deliver the samples that are left"
             )
         return self._prepared(loader, "train", self.args.train_batch_size)

@@ -441,7 +441,7 @@ def _in_order(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
                 f"({', '.join(schema.fields)}), got {_describe(sample)}"
             )
         return sample
-    if not isinstance(sample, Mapping) or sample.keys() != schema.fields.keys():
+    if not isinstance(sample, Mapping) or set(sample) != schema.fields.keys():
         raise SchemaError(
             f"{name}: expected a dict with the keys {', '.join(schema.fields)}, "
             f"got {_describe(sample)}"

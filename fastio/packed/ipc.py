@@ -73,7 +73,11 @@ def if_relative(path: str) -> str:
     """Returns what a message about a file that is gone says first if its path is relative."""
     if os.path.isabs(path):
         return ""
-    return f"the path is relative to the working directory, which is now {os.getcwd()}; "
+    try:
+        now = f"is now {os.getcwd()}"
+    except OSError:
+        now = "was deleted"
+    return f"the path is relative to the working directory, which {now}; "
 
 
 def _stamp(found: os.stat_result) -> FileStamp:

@@ -2,8 +2,7 @@
 // arrays of a batch.
 //
 // A record is the concatenation of the columns' values in one row. Records are written in the order
-// of the rows, past the caches, because all of a window is written before any of it is read. They
-// are read in the order of the batch, each far enough ahead, and arrays are written from front to
+// of the rows, past the caches, because most of a window is written before it is read. They are read in the order of the batch, each far enough ahead, and arrays are written from front to
 // back. To distribute them to buckets first, which fit in a cache, takes a third longer in all
 // (benchmarks/LOG.md).
 //

@@ -39,6 +39,12 @@ class GroupSpan:
         """The number of rows."""
         return self.end - self.begin
 
+    @property
+    def varying_bytes(self) -> int:
+        """The approximate size of its variable-width values."""
+        # The footer has the size for the whole row group only.
+        return self.group.varying_bytes * self.rows // self.group.rows
+
 
 @dataclass(frozen=True)
 class GroupWindow:
@@ -55,6 +61,11 @@ class GroupWindow:
     rows: int
     segments: Sequence[GroupSpan]
     order: Order
+
+    @property
+    def varying_bytes(self) -> int:
+        """The approximate size of its variable-width values."""
+        return sum(segment.varying_bytes for segment in self.segments)
 
 
 @dataclass(frozen=True)
@@ -112,16 +123,13 @@ def windows(
     first = number = taken = 0
     held: list[GroupSpan] = []
     for segment in _segments(ordered, share.first, share.valid):
-        group = segment.group
-        # The footer has the size of variable-length values for the whole row group only. The share
-        # of a segment is estimated from its number of rows.
-        nbytes = segment.rows * row_bytes + group.varying_bytes * segment.rows // group.rows
+        nbytes = segment.rows * row_bytes + segment.varying_bytes
         if held and taken + nbytes > window_bytes:
             rows = held[-1].offset + held[-1].rows
             yield GroupWindow(first, rows, held, Order(rows, key, number, mode))
             first, number, taken, held = first + rows, number + 1, 0, []
         offset = held[-1].offset + held[-1].rows if held else 0
-        held.append(GroupSpan(group, segment.begin, segment.end, offset))
+        held.append(GroupSpan(segment.group, segment.begin, segment.end, offset))
         taken += nbytes
     if held:
         rows = held[-1].offset + held[-1].rows

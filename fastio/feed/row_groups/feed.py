@@ -236,7 +236,8 @@ class TableFeed(Feed):
         """Divides the memory among windows, decoders and batches."""
         batch_size = self.sampling.batch_size or 1
         wanted = min(_CHUNK_BYTES, max(self._window_bytes // 16, 1))
-        batches = max(1, wanted // (batch_size * self._row_bytes))
+        row_bytes = sum(map(self._bytes_of, self.dataset.groups)) / max(len(self.dataset), 1)
+        batches = max(1, int(wanted / max(batch_size * row_bytes, 1)))
         threads = self.settings.engine.threads
         decoders, slice_rows = self._decoders(threads)
         # If fewer row groups are decoded at a time than half of the threads, pyarrow's own threads

@@ -1,8 +1,9 @@
 """One run over a table: threads decode row groups to records, and deal chunks of the stream.
 
-    a window opens                       if enough blocks are free for its records, or no other is
+    a window opens                       if enough blocks are free for its rows, or no other is
       open -> a thread decodes a row group    and writes its rows to the blocks, in their order
-      -> the window's rows are there     when all its row groups are decoded
+      -> the window's rows are there     when all its row groups are decoded; rows that are not
+                                         shuffled, when those before them are decoded
       -> a thread deals a chunk of them  a few chunks ahead of the consumer; the blocks become free
                                          when all chunks are dealt
       -> the consumer takes its batches
@@ -45,7 +46,7 @@ class RunSettings:
         decoders: The number of them that may decode at the same time.
         slice_rows: The number of rows that a decoder reads at a time. If None, a row group.
         arrow_threads: Whether pyarrow may use its own threads too.
-        blocks: The number of memory blocks that windows may use.
+        blocks: The number of memory blocks that windows may use; see `TableRun._blocks_of`.
         ahead: The number of chunks that are dealt ahead of the consumer.
         timeout_s: The longest wait for a batch in seconds; 0 for no limit.
         ragged: The forms of lists.
@@ -319,15 +320,14 @@ class TableRun:
         window = self._next_window
         if window is None or self._failed is not None:
             return None
-        needed = self._records.blocks(window.rows)
         # A window that needs more blocks than exist is opened when all others are free.
-        if self._open and self._held_blocks() + needed > self._settings.blocks:
+        if self._open and self._held_blocks() + self._blocks_of(window) > self._settings.blocks:
             return None
         group = window.segments[0].group
         where = f"{group.origin.file}, row group {group.number}"
         blocks: list[Block] = []
         try:
-            for _ in range(needed):
+            for _ in range(self._records.blocks(window.rows)):
                 blocks.append(self._blocks.take(where))
             ragged = RaggedRuns(self._ragged_fields, self._settings.ragged)
         except Exception:
@@ -341,7 +341,12 @@ class TableRun:
         return opened
 
     def _held_blocks(self) -> int:
-        return sum(len(opened.blocks) for opened in self._open)
+        return sum(self._blocks_of(opened.window) for opened in self._open)
+
+    def _blocks_of(self, window: GroupWindow) -> int:
+        """Returns the blocks of a window, and as many as its variable-width values would fill."""
+        # Rounded up once, so that a window of half of the memory takes half of the blocks.
+        return self._records.blocks(window.rows) + window.varying_bytes // self._records.block_bytes
 
     def _look_at_next_window(self) -> None:
         self._next_window = next(self._windows, None)
@@ -411,7 +416,6 @@ class TableRun:
         """
         size = self._settings.chunk_rows
         first, rows = number * size, min(size, self._rows - number * size)
-        freed: list[Block] = []
         try:
             chunk = chunk or self._new_chunk(number, rows)
             self._deal_rows(opened, chunk, begin, end)
@@ -427,7 +431,9 @@ class TableRun:
             opened.undealt -= end - begin
             if not opened.undealt and opened in self._open:
                 self._open.remove(opened)
-                freed = opened.blocks
+                # Before another thread opens a window, which would map new memory.
+                for block in opened.blocks:
+                    self._blocks.give(block)
             if error is not None:
                 self._fail(number, error)
             elif chunk is not None and end < first + rows:
@@ -436,8 +442,6 @@ class TableRun:
                 self._dealt[number] = chunk.dealt
             self._news.notify_all()
             self._work.notify_all()
-        for block in freed:
-            self._blocks.give(block)
 
     def _new_chunk(self, number: int, rows: int) -> Chunk:
         out, leases = {}, []
@@ -469,8 +473,8 @@ class TableRun:
 
     def _fail(self, chunk: int, error: Exception) -> None:
         """Records that there are no chunks from a number on, and why."""
-        # The first failed chunk counts, whichever fails first: threads decode in any order, and the
-        # batches before the error are the same in every run.
+        # The first failed chunk counts, whichever fails first, because threads decode in any order.
+        # If rows are shuffled, the batches before the error are the same in every run.
         if self._failed is None or chunk < self._failed[0]:
             self._failed = chunk, error
         self._news.notify_all()

@@ -323,12 +323,12 @@ def best_fit(sizes: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C
 
 def interleave(columns: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], rows: int, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], stride: int, shift: int, first: int) -> None:
     """
-    Writes rows as records `first`, `first` + 1, ...; see interleave.h. columns: for each column (uint8 array of all rows, offset in a record). memory: blocks of 2**shift records of `stride` bytes.
+    Writes rows as records `first`, `first` + 1, ...; see interleave.h. columns: for each column (uint8 array of all rows, offset in a record). rows: the number of rows. memory: blocks of 2**shift records of `stride` bytes. Raises IndexError if the blocks have no room for the rows.
     """
 
 def deal(memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], stride: int, shift: int, numbers: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], fields: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]]) -> None:
     """
-    Copies the records that have these numbers. fields: for each field (uint8 array of as many rows, offset in a record).
+    Copies the records with the given numbers to arrays. memory, stride, shift: as in interleave(). numbers: int64 (n,). fields: for each field (uint8 array of n rows, offset in a record). Raises IndexError if a number is out of range.
     """
 
 class ColumnDecoder:

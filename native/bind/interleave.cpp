@@ -23,7 +23,7 @@ std::uint32_t width_of(std::size_t bytes, std::size_t rows, std::size_t offset,
   return static_cast<std::uint32_t>(width);
 }
 
-// Each array of `memory` is a block.
+// Each array of `memory` holds one block.
 RecordBlocks blocks_of(const std::vector<Memory>& memory, std::size_t stride, int shift) {
   if (stride < 8 || stride % 8 || stride > std::size_t{1} << 31 || shift < 0 || shift > 31)
     throw nb::value_error("stride must be a multiple of 8, at most 2**31, and shift in [0, 31]");
@@ -71,13 +71,15 @@ void bind_interleave(nb::module_& m) {
   m.def("interleave", &bound_interleave, nb::arg("columns"), nb::arg("rows"),
         nb::arg("memory").noconvert(), nb::arg("stride"), nb::arg("shift"), nb::arg("first"),
         "Writes rows as records `first`, `first` + 1, ...; see interleave.h. columns: for each "
-        "column (uint8 array of all rows, offset in a record). memory: blocks of 2**shift records "
-        "of `stride` bytes.");
+        "column (uint8 array of all rows, offset in a record). rows: the number of rows. memory: "
+        "blocks of 2**shift records of `stride` bytes. Raises IndexError if the blocks have no "
+        "room for the rows.");
   m.def(
       "deal", &bound_deal, nb::arg("memory").noconvert(), nb::arg("stride"), nb::arg("shift"),
       nb::arg("numbers"), nb::arg("fields").noconvert(),
-      "Copies the records that have these numbers. fields: for each field (uint8 array of as many "
-      "rows, offset in a record).");
+      "Copies the records with the given numbers to arrays. memory, stride, shift: as in "
+      "interleave(). numbers: int64 (n,). fields: for each field (uint8 array of n rows, offset in "
+      "a record). Raises IndexError if a number is out of range.");
 }
 
 }  // namespace fastio

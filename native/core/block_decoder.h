@@ -87,8 +87,8 @@ class BlockDecoder {
   std::vector<std::size_t> range_of_column_;
   bool dc_only_ = false;
   Extent tile_rows_{}, tiles_{};
-  int size_[3];                     // of each component: the samples of a block along an axis
-  Extent block_x_[3], block_y_[3];  // and the blocks that the region needs
+  int size_[3];                     // of each component: a decoded block's width and height
+  Extent block_x_[3], block_y_[3];  // of each component: the blocks that the region needs
   Buffer planes_[3];
   std::ptrdiff_t stride_[3] = {};
   struct alignas(64) Coefficients {

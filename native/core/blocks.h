@@ -61,7 +61,7 @@ struct BlockShape {
            static_cast<std::size_t>(r);
   }
   // The blocks of component `c` across and down a tile that no edge of the image cuts.
-  // A shift, because decoders call this often, and a division by 1, 2 or 4 takes long.
+  // Decoders call tile_blocks_x() often, so it shifts instead of dividing by sub_x (1, 2 or 4).
   int tile_blocks_x(int c) const { return c ? kTileColumns >> (sub_x / 2) : kTileColumns; }
   int tile_blocks_y(int c) const { return c ? 1 : sub_y; }
 

@@ -123,8 +123,8 @@ std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes
   return position;
 }
 
-// Sums differences to DCs, modulo 2^16, in place, and dequantises them. bases: 16 bits for each
-// component.
+// Computes DCs from differences, in place: sums them modulo 2^16, and dequantises the sums. bases:
+// 16 bits for each component.
 void sum_differences(const BlockRuns& row, const std::uint8_t* bases, const Dequantisers& quant,
                      std::int16_t* dc) {
   SumKernel* const kernel = choose(kSum);

@@ -67,8 +67,9 @@ const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const 
                               const Dequantisers& quant, std::int16_t* dc);
 
 // Copies the classes or DCs of the blocks of tile `number` from those of its row, by the tile's
-// numbering. Copies whole runs of a tile, which is faster: reads up to kTileColumns values past the
-// end of `of_row`, and writes as many past the last one of the tile.
+// numbering. Copies kTileColumns values for each run, because copies of a fixed length are faster.
+// Thus it reads up to kTileColumns values past the end of `of_row`, and writes as many past the
+// tile's last value.
 template <typename T>
 void take_tile(const BlockShape& shape, const BlockRuns& row, const T* of_row,
                const BlockRuns& tile, std::int32_t number, T* out) {

@@ -15,13 +15,13 @@ constexpr std::size_t kTileBytes = 16 << 10;  // half of the L1 cache
 constexpr std::size_t kTileRows = 64;
 constexpr std::size_t kLine = 64;
 
-// Records are dealt in groups: small ones, so that few cache lines are requested at once, unless
-// there are many fields, each of which costs a call for each group. They are prefetched about
-// kAheadBytes ahead. Of a longer record, the first kAskedBytes are; the hardware prefetcher
-// continues.
+// `deal` copies records in groups of kGroup, so that few cache lines are requested at once. With
+// more than kFewFields fields it uses groups of kLargeGroup, because each field costs one call per
+// group. Records are prefetched about kAheadBytes ahead. Of a longer record, only the first
+// kAskedBytes are prefetched; the hardware prefetcher fetches the rest.
 constexpr std::size_t kGroup = 4, kLargeGroup = 16, kFewFields = 8;
 constexpr std::size_t kAheadBytes = 4096, kMostAhead = 32, kAskedBytes = 1024;
-constexpr std::size_t kRing = 64;  // a multiple of both groups, more than are used at a time
+constexpr std::size_t kRing = 64;  // a multiple of both groups, at least kMostAhead + kLargeGroup
 
 template <std::size_t width>
 void copy_rows(const std::uint8_t* in, std::size_t n, std::uint8_t* out, std::size_t stride) {
@@ -66,7 +66,7 @@ void fill_tile(const std::vector<RecordColumn>& columns, std::size_t begin, std:
   }
 }
 
-// Copies memory past the caches, where the processor can.
+// Copies memory. On x86, stores whole cache lines past the caches.
 void stream(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes) {
 #ifdef FASTIO_X86
   const std::size_t head =
@@ -83,7 +83,8 @@ void stream(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes) {
 #endif
 }
 
-// Copies a field of `width` bytes of n records to `out`, without gaps. from: the records.
+// Copies a field of n records to `out`, without gaps. from: the addresses of the records. offset,
+// width: the place of the field in a record and its size, in bytes.
 using Take = void (*)(const std::uint8_t* const* from, std::size_t n, std::size_t offset,
                       std::size_t width, std::uint8_t* out);
 
@@ -157,8 +158,8 @@ bool deal(const RecordBlocks& records, const std::int64_t* numbers, std::size_t 
   const std::size_t ahead =
       std::clamp(kAheadBytes / records.stride / group * group, group, kMostAhead);
   const std::size_t asked = std::min(records.stride, kAskedBytes);
-  const std::uint8_t* from[kRing];  // the next records
-  // Looks up records [begin, end) and requests them.
+  const std::uint8_t* from[kRing];  // a ring of the addresses of the next records
+  // Prefetches the records of numbers[begin:end]. Returns false if a number is out of range.
   const auto ask = [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < std::min(end, n); ++i) {
       const std::int64_t number = *static_cast<const volatile std::int64_t*>(numbers + i);

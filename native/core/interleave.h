@@ -1,10 +1,11 @@
-// Shuffles rows of columns: combines columns to records, and copies records in any order to the
+// Shuffles rows of columns: combines columns into records, and copies records in any order to the
 // arrays of a batch.
 //
-// A record is the concatenation of the columns' values in one row. Records are written in the order
-// of the rows, past the caches, because most of a window is written before it is read. They are read in the order of the batch, each far enough ahead, and arrays are written from front to
-// back. To distribute them to buckets first, which fit in a cache, takes a third longer in all
-// (benchmarks/LOG.md).
+// A record is the concatenation of the columns' values in one row. `interleave` writes records in
+// the order of the rows, past the caches, because a shuffled window is written completely before
+// any of it is read. `deal` reads records in the order of the batch and prefetches them. It writes
+// each array from front to back. Distributing records to buckets that fit in a cache took about a
+// quarter longer for both steps (benchmarks/LOG.md).
 //
 // All functions are pure except for their output, and may run concurrently on different records.
 #pragma once
@@ -29,7 +30,7 @@ struct RecordField {
   std::uint32_t offset;
 };
 
-// The memory of records of `stride` bytes, a multiple of 8: blocks of 2**shift records.
+// The memory of records: blocks of 2**shift records. A record has `stride` bytes, a multiple of 8.
 struct RecordBlocks {
   std::vector<std::uint8_t*> blocks;
   std::size_t stride;
@@ -42,14 +43,15 @@ struct RecordBlocks {
   }
 };
 
-// Writes n rows as records first, first + 1, ..., all below records.rows(). The columns must lie in
-// [0, stride) of a record and not overlap. Bytes of a record that no column covers are undefined.
+// Writes n rows as records first, first + 1, ..., where first + n <= records.rows(). The columns
+// must lie in [0, stride) of a record and not overlap. Bytes of a record that no column covers are
+// undefined.
 void interleave(const std::vector<RecordColumn>& columns, std::size_t n,
                 const RecordBlocks& records, std::size_t first);
 
-// Copies n records, given by their numbers, to the fields' arrays of n rows. Each number is read
-// once and checked, because another thread may change it: returns false if it is not in [0,
-// records.rows()). The arrays are undefined then.
+// Copies n records, given by their numbers, to the fields' arrays of n rows. Returns false if a
+// number is not in [0, records.rows()); the contents of the arrays are then undefined. Reads each
+// number only once, because another thread may change it after the check.
 bool deal(const RecordBlocks& records, const std::int64_t* numbers, std::size_t n,
           const std::vector<RecordField>& fields);
 

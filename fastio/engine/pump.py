@@ -126,8 +126,9 @@ def _finished(engine: Engine, pending: Pending) -> Batch | None:
             raise LoaderClosed("closed while waiting for a batch")
         return engine.finish(pending)
     finally:
-        # It has the future, and the future the error, whose traceback has this frame: this cycle
-        # would keep the engine and worker processes of a loader that nobody has any more.
+        # The error's traceback refers to this frame, the batch to its future, and the future to the
+        # error. Without this, the cycle would keep the engine and the worker processes of a loader
+        # that is no longer used until the garbage collector runs.
         del pending
 
 
@@ -139,7 +140,7 @@ def _settle(
     error: Exception | None,
 ) -> None:
     if error is not None:
-        after.set_exception(error)  # not raised: see `_finished`
+        after.set_exception(error)  # not raised, to make no cycle: see `_finished`
         return
     try:
         after.set_result(engine.mended(batch, failures))

@@ -190,15 +190,14 @@ class TrainerLoaders:
         trainer = MyTrainer(model, args, train_dataset=loader, eval_dataset=other_loader)
 
     Make the loaders with `batch_size=args.train_batch_size` (or `args.eval_batch_size`),
-    `device=args.device`, `seed=args.seed` if they draw at random, and the `fields` that the model
-    takes, because the Trainer does not remove columns of a Loader.
-    `train(resume_from_checkpoint=...)` continues at the next sample. Evaluation sees the same
-    samples each time. Datasets are passed to the Trainer's own DataLoaders.
+    `device=args.device`, and the `fields` that the model takes, because the Trainer does not remove
+    columns of a Loader. A training loader that shuffles or has random transforms also needs
+    `seed=args.seed`. `train(resume_from_checkpoint=...)` continues at the next sample. Evaluation
+    sees the same samples each time. Datasets are passed to the Trainer's own DataLoaders.
 
     Raises:
         ValueError: a loader's batch size is not that of the Trainer's arguments, it delivers to
-            another device, or it draws the batches of the training at random without a seed or
-            from a generator.
+            another device, or the training loader draws at random without a seed.
     """
 
     accelerator: Any
@@ -210,10 +209,8 @@ class TrainerLoaders:
         loader = self.train_dataset
         if not isinstance(loader, Loader):
             return super().get_train_dataloader()  # type: ignore[misc]
-        by_generator = loader._epochs.draws_order
-        if by_generator or (loader.seed is None and loader._feed.random):
-            how = "from its generator" if by_generator else "at random without a seed"
-            # The Trainer saves no state of loaders, only torch's generator at the checkpoint.
+        if loader.seed is None and loader._feed.random:
+            # The Trainer saves the state of torch's generator, but not the state of loaders.
             raise ValueError(
                 f"the loader draws {how}: pass seed=args.seed and no generator, without which a "
                 "Trainer that resumes within an epoch would not deliver the samples that are left"

@@ -1,4 +1,4 @@
-"""The windows of a run over a table, and the chunks of the stream that are dealt of their rows."""
+"""The windows of a run over a table, and the chunks of the stream that their rows are dealt to."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DealtPart(NamedTuple):
 
 @dataclass
 class Chunk:
-    """Rows at successive positions of the stream, while they are dealt.
+    """Rows at consecutive positions of the stream, while they are dealt.
 
     Attributes:
         number: The number of the chunk. It begins at position number * chunk_rows of the run.
@@ -66,7 +66,7 @@ class OpenWindow:
 
     Args:
         window: The window.
-        blocks: The memory of its records, which are in the order of its segments.
+        blocks: The memory of its records, in the order of its segments.
         ragged: The variable-width rows.
         undealt: The number of rows to deal.
 
@@ -87,12 +87,15 @@ class OpenWindow:
         self._ready = 0  # the records before this one are filled
 
     def add(self, begin: int, end: int) -> None:
-        """Says that records [begin, end), at least one, are filled."""
+        """Marks records [begin, end) as filled. There must be at least one."""
         self._filled[begin] = end
         while self._ready in self._filled:
             self._ready = self._filled.pop(self._ready)
 
     def has(self, end: int) -> bool:
-        """Returns whether the rows at positions before `end` of the window are there."""
+        """Returns whether the rows at the window's positions before `end` can be dealt.
+
+        If the window is shuffled, all of its records must be filled.
+        """
         window = self.window
         return self._ready >= (end if window.order.mode == "sequential" else window.rows)

@@ -38,7 +38,7 @@ _MOST_BYTES = 1 << 30  # the largest default of memory
 _LEAST_BYTES = 1 << 20
 _WINDOW_SIXTEENTHS = 5  # of memory for each of two windows; decoding gets 4, batches get 2
 _CHUNK_BYTES = 2 << 20  # of small batches that are dealt together
-_BLOCK_BYTES = 2 << 20  # about; a window has whole blocks
+_BLOCK_BYTES = 2 << 20  # the largest size of a block, unless a single record is larger
 _DECODED = 2.5  # memory of a decoder relative to the rows: the rows and their encoded form
 _LEAST_SLICE = 4096  # rows; pyarrow is slow with fewer
 

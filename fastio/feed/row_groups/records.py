@@ -44,7 +44,8 @@ class Records:
     Args:
         schema: The schema of the fields.
         fixed: The shape and bytes of a row of each fixed-width field.
-        block_bytes: The approximate size of a block, which has at least one record.
+        block_bytes: The largest size of a block in bytes. A block has at least one record, even if
+            the record is larger.
 
     Attributes:
         fields: The fields by name.
@@ -74,7 +75,7 @@ class Records:
         return self.stride << self.shift
 
     def blocks(self, rows: int) -> int:
-        """Returns the number of blocks for some rows."""
+        """Returns the number of blocks that `rows` records need."""
         return -(-rows >> self.shift)
 
     def fill(
@@ -90,8 +91,9 @@ class Records:
         Args:
             memory: The blocks.
             first: The number of the first record.
-            parts: The parts of fields, of which the rows from `begin` on are written.
+            parts: The parts of fields.
             rows: int64 (n,), the row numbers.
+            begin: The first row of the parts to write; n rows are written.
         """
         # The number of a row is stored with its fields, and identifies the row after the shuffle.
         found = [(_raw(rows), self._row_offset)]
@@ -115,8 +117,8 @@ class Records:
         Args:
             memory: The blocks.
             records: int64 (n,), the numbers of the records.
-            rows: int64 (n,), gets the row numbers.
-            out: For each field an array (n, *shape).
+            rows: int64 (n,), which receives the row numbers.
+            out: For each field an array (n, *shape), which receives its values.
         """
         targets = [(_raw(rows), self._row_offset)]
         for field in self.fields.values():

@@ -1,11 +1,12 @@
-"""One run over a table: threads decode row groups to records, and deal chunks of the stream.
+"""One run over a table: threads decode row groups into records, and deal chunks of the stream.
 
-    a window opens                       if enough blocks are free for its rows, or no other is
-      open -> a thread decodes a row group    and writes its rows to the blocks, in their order
-      -> the window's rows are there     when all its row groups are decoded; rows that are not
-                                         shuffled, when those before them are decoded
+    a window opens                       if enough blocks are free for its records, or if no other
+                                         window is open
+      -> a thread decodes a row group    and writes its rows to the blocks, in their order
+      -> the rows can be dealt           when all row groups of the window are decoded; without
+                                         shuffling, when the rows before them are decoded
       -> a thread deals a chunk of them  a few chunks ahead of the consumer; the blocks become free
-                                         when all chunks are dealt
+                                         when all rows of the window are dealt
       -> the consumer takes its batches
 
 One lock guards the threads' shared state. It is held for bookkeeping only.
@@ -115,10 +116,10 @@ class TableRun:
         self._next_window: GroupWindow | None = None
         self._coming: deque[GroupSpan] = deque()  # not fetched ahead yet, in order
         self._look_at_next_window()
-        self._open: deque[OpenWindow] = deque()  # those with rows to deal, in order
+        self._open: deque[OpenWindow] = deque()  # windows with rows to deal, in order
         self._decoding = 0
-        self._dealt_to = 0  # the first row, of the stream's, that no thread deals or has dealt
-        self._partial: Chunk | None = None  # the chunk whose first rows are dealt, if no thread is
+        self._dealt_to = 0  # the rows of the run before this one are dealt, or a thread deals them
+        self._partial: Chunk | None = None  # a chunk with rows left to deal, unless a thread has it
         self._dealt: dict[int, Dealt] = {}
         self._failed: tuple[int, Exception] | None = None  # the first chunk that failed, and why
         self._at = 0  # the consumer's chunk
@@ -184,7 +185,7 @@ class TableRun:
             self._ended = True
             self._work.notify_all()
             self._news.notify_all()
-        # A thread that hangs may still write to its chunk, so no block goes back to the pool then,
+        # A thread that hangs may still write to a block, so no block goes back to the pool then,
         # nor in a later call of this method, for example when the batches are garbage-collected.
         if not self._abandoned and join_all(self._threads, timeout_s):
             self._give_all_back()
@@ -224,8 +225,9 @@ class TableRun:
         if outcome is None:
             raise StopIteration
         if isinstance(outcome, Exception):
-            # Its traceback keeps the iterator, and the threads would keep the error: nothing else
-            # would end them before the loader is closed.
+            # The threads refer to the run, the run to the error, and the error's traceback to the
+            # iterator, whose finalizer would end them: without this, they run until the loader is
+            # closed.
             self.close()
             raise outcome
         return outcome
@@ -285,10 +287,10 @@ class TableRun:
         return lambda: self._decode(opened, segment)
 
     def _next_rows(self) -> Callable[[], None] | None:
-        """Returns the task to deal the next rows of the stream; None if they are not there.
+        """Returns the task to deal the next rows of the run; None if they cannot be dealt yet.
 
-        The rows are those of a chunk, or of a window if it ends within the chunk: its memory does
-        not wait for the next window.
+        A task deals rows up to the end of a chunk, or up to the end of the window if that is
+        earlier: the window's memory then becomes free before the next window is decoded.
         """
         size, begin = self._settings.chunk_rows, self._dealt_to
         number, inside = divmod(begin, size)
@@ -320,8 +322,9 @@ class TableRun:
         window = self._next_window
         if window is None or self._failed is not None:
             return None
-        # A window that needs more blocks than exist is opened when all others are free.
-        if self._open and self._held_blocks() + self._blocks_of(window) > self._settings.blocks:
+        needed = self._records.blocks(window.rows)
+        # A window that needs more blocks than the limit is opened when no other is open.
+        if self._open and self._held_blocks() + needed > self._settings.blocks:
             return None
         group = window.segments[0].group
         where = f"{group.origin.file}, row group {group.number}"
@@ -384,10 +387,10 @@ class TableRun:
     def _take_in(
         self, opened: OpenWindow, segment: GroupSpan, rows: DecodedRows
     ) -> tuple[int, int] | None:
-        """Writes those of the rows that are in the segment to the window's records.
+        """Writes the rows that are in the segment to the window's records.
 
         Returns:
-            The records that are filled, from begin to end; None if there are none.
+            The range (begin, end) of the records that are filled; None if there are none.
         """
         begin, end = max(segment.begin, rows.begin), min(segment.end, rows.begin + rows.count)
         if begin >= end:
@@ -402,7 +405,7 @@ class TableRun:
         return record, record + end - begin
 
     def _filled_up(self, opened: OpenWindow, begin: int, end: int) -> None:
-        """Records that rows of a window are there, from begin to end."""
+        """Marks records [begin, end) of a window as filled, and wakes the threads."""
         with self._lock:
             opened.add(begin, end)
             self._work.notify_all()
@@ -410,9 +413,13 @@ class TableRun:
     def _deal(
         self, opened: OpenWindow, chunk: Chunk | None, number: int, begin: int, end: int
     ) -> None:
-        """Deals rows [begin, end) of the stream, which are a window's and belong to one chunk.
+        """Deals rows [begin, end) of the run, which belong to one window and one chunk.
 
-        chunk: If other rows of it have been dealt; else None.
+        Args:
+            opened: The window.
+            chunk: The chunk; None if no rows of it are dealt yet.
+            number: The number of the chunk.
+            begin, end: The range of rows, relative to the first row of the run.
         """
         size = self._settings.chunk_rows
         first, rows = number * size, min(size, self._rows - number * size)
@@ -461,7 +468,7 @@ class TableRun:
         self._records.deal(opened.blocks, numbers, chunk.dealt.rows[part], fields)
 
     def _batch_ragged(self, chunk: Chunk) -> None:
-        """Makes the variable-width fields of a chunk's batches."""
+        """Sets the variable-width fields of a chunk, one dict for each batch."""
         if not chunk.ragged:
             return
         # A chunk at the border of two windows has rows of both.

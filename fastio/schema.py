@@ -475,7 +475,7 @@ def _check_vocabulary(name: str, kind: Field | None) -> None:
 
 
 def _field_json(field: Field) -> dict[str, Any]:
-    # Not vars(), which also has cached properties.
+    # Not vars(field), which also contains the values of cached properties.
     params = {each.name: getattr(field, each.name) for each in fields(field)}
     if isinstance(field, Text) and not field.listed:  # as it was before there was anything to say
         params = {}

@@ -4,7 +4,7 @@
     tools/arm test -tc='*idct*'        the native tests that doctest's arguments select
     tools/arm python                   the Python tests that need no torch (PYTHON_TESTS)
     tools/arm python tests/test_x.py   the Python tests that pytest's arguments select
-    tools/arm python --wheel FILE      with the module of a wheel that tools/wheels built
+    tools/arm python --wheel FILE      the same, with the module of a wheel from tools/wheels
     tools/arm count PHOTOS             instructions per crop by function: portable, NEON, SVE2
 
 It needs the packages g++-aarch64-linux-gnu, qemu-user and doctest-dev of Debian or Ubuntu. If one
@@ -46,8 +46,8 @@ TOOLS = {
     "apt-get": "apt",
     "dpkg-deb": "dpkg",
 }
-# qemu-user ends when the process forks while other threads run, cannot forbid system calls, and
-# cannot get mappings of its own when the process can have no more.
+# qemu-user ends when the process forks while other threads run, does not support seccomp filters,
+# which forbid system calls, and needs mappings of its own when the process can have no more.
 NOT_UNDER_QEMU = (
     "a forked child can let go of its parent's engine",
     "a forked child reads with rings of its own while its parent reads",
@@ -196,7 +196,7 @@ def test(arguments: Sequence[str]) -> int:
 
 def make_site() -> None:
     """Downloads nanobind and the packages that fastio and its tests need, for ARM, except torch."""
-    import tomllib  # which Python 3.10 lacks; tests import this file
+    import tomllib  # not in Python 3.10, where tests import this file
 
     with open(ROOT / "pyproject.toml", "rb") as file:
         settings = tomllib.load(file)
@@ -237,7 +237,7 @@ def unpack_module(wheel: Path) -> Path:
 
 
 def make_tree(module: Path) -> None:
-    """Copies the files of the checkout, and the module."""
+    """Copies the files of the checkout and the module to TREE."""
     shutil.rmtree(TREE, ignore_errors=True)
     listed = run(["git", "-C", ROOT, "ls-files", "-coz", "--exclude-standard"])
     for name in listed.rstrip("\0").split("\0"):

@@ -10,8 +10,9 @@ release, and its symbols are hidden in the module, because Pillow and torchvisio
 their own into the same process.
 
 One wheel, built with the stable ABI (abi3), is for Python 3.12 and newer; 3.10 and 3.11 need wheels
-of their own. Interpreters are looked up in PATH, pyenv and uv. Versions without an interpreter are
-skipped, and named at the end. The x86 code of libjpeg-turbo needs nasm.
+of their own. Interpreters are looked up in PATH, pyenv and uv. If a version has no interpreter,
+the other wheels are built, the version is named at the end, and the exit code is 1. The x86 code of
+libjpeg-turbo needs nasm.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _python(path: Path) -> Python | None:
         return None
     done = subprocess.run([path, "-c", _ABOUT], capture_output=True, text=True)
     if done.returncode:
-        return None  # a shim of pyenv for a version that is not chosen
+        return None  # for example, a pyenv shim of a version that is not selected
     about = json.loads(done.stdout)
     python = Python(path, about["version"])
     return python if about["usable"] and python.serves in PYTHONS else None
@@ -127,7 +128,8 @@ def _python(path: Path) -> Python | None:
 def find_pythons(given: Sequence[str]) -> list[Python]:
     """Returns one interpreter with headers for each version that is installed, oldest first.
 
-    If interpreters are given, as paths or names in PATH, returns these; exits if one is unusable.
+    If interpreters are given, as paths or names in PATH, considers only these, and exits if wheels
+    cannot be built with one of them.
     """
     found: dict[str, Python] = {}
     for name in given:

@@ -156,7 +156,7 @@ def check_use(wheel: Path, python: Python, folder: Path, with_torch: bool) -> No
     _run([python.path, "-m", "venv", venv], folder)
     pip = [inside, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-compile"]
     if with_torch:
-        # Together, so that pip chooses a torch that torchvision's operators load beside.
+        # In one command, so that pip installs versions of torch and torchvision that fit together.
         _run([*pip, wheel, "torchvision"], folder)
     else:
         _run([*pip, *_requirements(wheel)], folder)

@@ -60,13 +60,13 @@ from fastio.schema import (
 from fastio.sources.arrays import usual_names
 from fastio.sources.table.values import Ragged
 
-# Checks a value, and returns its cell and the bytes of the cell's data that have no fixed place
-# in a row (`row_bytes`).
+# Checks a value. Returns its cell, and the bytes of the cell's data of variable width, which
+# `row_bytes` does not count.
 Encode = Callable[[Any], tuple[Any, int]]
 
 
 def field_encoders(schema: Schema, images: ImageOptions) -> list[tuple[str, Field, Encode]]:
-    """Returns name, field and encoder of each field of a schema."""
+    """Returns the name, the field and the encoder of each field of a schema."""
     return [
         (name, field, partial(_ENCODERS[type(field)], field, images))
         for name, field in schema.fields.items()
@@ -76,11 +76,11 @@ def field_encoders(schema: Schema, images: ImageOptions) -> list[tuple[str, Fiel
 def encode_row(
     fields: Sequence[tuple[str, Field, Encode]], source: str, item: Item
 ) -> tuple[list[Any], int]:
-    """Returns a sample's cells, checked against their fields, and the bytes of their data.
+    """Returns a sample's cells, which are checked, and the bytes of their variable-width data.
 
     Args:
-        fields: From `field_encoders`.
-        source, item: The name of the source, and a sample of it.
+        fields: What `field_encoders` returned.
+        source, item: The name of the source, and the sample.
 
     Raises:
         ImageError: An image file cannot be read, or an image cannot be stored.
@@ -268,7 +268,7 @@ def _encode_array(field: Array, _: ImageOptions, value: Any) -> tuple[Any, int]:
             raise SchemaError(
                 f"its dtype is {array.dtype.name}, but the field has the dtype {field.dtype}"
             )
-        array = array.astype(field.dtype)  # It has another byte order.
+        array = array.astype(field.dtype)  # only the byte order differs
     if not field.fits(array.shape):
         raise SchemaError(
             f"its shape is {array.shape}, the field's is {field.shape}; give a schema with "
@@ -292,7 +292,7 @@ def _encode_tokens(field: Tokens, _: ImageOptions, value: Any) -> tuple[NDArray[
         raise SchemaError(
             f"expected tokens, a list or array (n,) of integers, got {array.dtype} {array.shape}"
         )
-    # Tokens of the stored type fit it.
+    # Without a vocabulary, tokens of the stored type need no check.
     if array.size and (field.vocabulary_size is not None or array.dtype != field.dtype):
         below = field.vocabulary_size or int(_limits(field.dtype)[1]) + 1
         lowest, highest = int(array.min()), int(array.max())

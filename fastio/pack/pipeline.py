@@ -80,7 +80,7 @@ class OrderedPipeline(Generic[T, R]):
         workers: The number of threads. If 0, the caller's thread is used.
         depth: The largest number of unfinished tasks.
         budget_bytes: The largest size of tasks and results, see `ByteBudget`.
-        memory: Returns the size in bytes of a task when it is submitted.
+        memory: Returns the bytes that a task holds when it is submitted. Called only with threads.
     """
 
     def __init__(

@@ -58,6 +58,6 @@ def _bar(counted: str | None) -> Any:
         *counts,
         rich.TimeElapsedColumn(),
         *([] if counted is None else [rich.TimeRemainingColumn()]),
-        # With FORCE_COLOR, as in notebooks and CI, rich would draw an animation in log files, too.
+        # With FORCE_COLOR, which CI often sets, rich would also write the animation to log files.
         console=Console(stderr=True, force_terminal=stderr_is_terminal()),
     )

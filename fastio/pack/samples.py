@@ -84,7 +84,7 @@ class RowEncoder:
         self._source, self._schema, self._codebook = source, schema, codebook
         self._images = replace(images, codebook=opened)
         self._fields = field_encoders(schema, self._images)
-        # The place of the field whose numbers must be classes of the schema.
+        # The place of the field whose values must be numbers of classes; None if there is none.
         self._class_place: int | None = None
         if schema.classes is not None and schema.class_field is not None:
             self._class_place = list(schema.fields).index(schema.class_field)

@@ -70,7 +70,10 @@ def stamp(path: str | os.PathLike[str]) -> FileStamp:
 
 
 def if_relative(path: str) -> str:
-    """Returns what a message about a file that is gone says first if its path is relative."""
+    """Returns the part of a message about a missing file that names the working directory.
+
+    It is empty if the path is absolute.
+    """
     if os.path.isabs(path):
         return ""
     try:
@@ -133,9 +136,9 @@ def _padded(buffer: pa.Buffer | None, payload: str = "") -> Iterator[Piece]:
 
 
 def number_dtype(kind: pa.DataType) -> np.dtype[Any]:
-    """Returns NumPy's type for an Arrow type of integers or floats.
+    """Returns NumPy's dtype for an Arrow type of integers or floats.
 
-    pyarrow's `to_pandas_dtype` fails before pyarrow 26 where pandas is not installed.
+    Before pyarrow 26, the method `to_pandas_dtype` of Arrow types fails if pandas is not installed.
     """
     return _NUMPY_DTYPES[kind]
 

@@ -144,7 +144,7 @@ def _time(value: Any) -> str:
     if isinstance(value, str):
         text: str = value
         try:
-            # Python 3.10 knows UTC as +00:00 only.
+            # Before Python 3.11, `fromisoformat` does not accept Z for UTC.
             iso = text.replace("Z", "+00:00")
             value = parsedate_to_datetime(text) if "," in text else datetime.fromisoformat(iso)
         except ValueError:

@@ -51,7 +51,7 @@ class Bar(Monitor):
         self._usage = Usage.now()
         self._console = console or Console(
             stderr=True,
-            force_terminal=stderr_is_terminal(),  # whatever FORCE_COLOR says
+            force_terminal=stderr_is_terminal(),  # regardless of FORCE_COLOR
             highlight=False,
             markup=False,
             emoji=False,

@@ -35,9 +35,9 @@ class PerSample:
     long as the function draws random numbers from `rng` only.
 
     Args:
-        function: called as function(sample), or with a `numpy.random.Generator` if it has a
-            parameter `rng`, or a second one without a default. The generator is keyed by (seed,
-            epoch, row, occurrence of the row, place in the list). An image is a uint8 array
+        function: called as function(sample). If a parameter after the first is named `rng`, or the
+            second one has no default, it also gets a `numpy.random.Generator`, which is keyed by
+            (seed, epoch, row, occurrence of the row, place in the list). An image is a uint8 array
             (H, W, C) that is valid during the call only. The result is an array, a tensor, a PIL
             image, a number, or a dict, tuple or list of such values. Arrays of three axes that are
             the whole result for an image field are images (H, W, C), and are delivered as tensors
@@ -94,7 +94,7 @@ class PerSample:
 
     @property
     def rng_by(self) -> Literal["position", "name"] | None:
-        """How the function gets the random generator: as its second argument, or by its name."""
+        """How the function gets the random generator: as its second argument, as `rng`, or not."""
         known = _parameters(self.function)
         positional = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

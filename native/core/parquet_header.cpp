@@ -52,9 +52,9 @@ class ThriftReader {
     }
   }
 
-  // Like each_field(), but it is an error if read() does not read a field of `required`, a mask with
-  // bit 1 << id for each field. Otherwise a required field whose type is damaged would be skipped
-  // like an unknown field.
+  // Like each_field(), but it is an error if read() does not read a field of `required`, a mask
+  // with bit 1 << id for each field. Otherwise a required field whose type is damaged would be
+  // skipped like an unknown field.
   template <typename Read>
   void fields(unsigned required, const Read& read) {
     unsigned missing = required;

@@ -217,10 +217,14 @@ class ArrowTable(Grouped):
         return not self.file.remote and not self._compressed
 
     def in_parts(self, columns: Sequence[str]) -> InParts:
-        """Opens the file for `batch`, which then reads these columns alone."""
+        """Opens the file for `batch`, which then reads only these columns.
+
+        Raises:
+            SourceChanged: The path now names another file, which must not be kept open.
+        """
         with reading(self.name):
             found = InParts(self.name, self.schema, columns)
-        self.file.check()  # or another file would be kept open
+        self.file.check()
         return found
 
     def ranges(self, number: int) -> list[tuple[int, int]]:

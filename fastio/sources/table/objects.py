@@ -179,7 +179,7 @@ class LocalFile(TableFile):
         """Maps the whole file, for readers that use its bytes once and do not trust them.
 
         Raises:
-            SourceChanged: If it is not the file that was opened; the mapping would be kept.
+            SourceChanged: The path now names another file, whose mapping must not be kept.
         """
         found = Mapped(self.name)
         self.check()

@@ -418,6 +418,6 @@ def reading(where: str, advice: str = ADVICE, *, kind: str = "") -> Iterator[Non
         of_kind = f" as {kind}" if kind else ""
         if "crypt" in cause.lower():  # pyarrow has no class of errors for it
             advice = "fastio cannot decrypt Parquet files: write it again without encryption"
-        elif "all lists to be of size" in cause:  # Python 3.10 has no newer one
+        elif "all lists to be of size" in cause:  # 25 is the newest on Python 3.10
             advice = "pyarrow before 26 cannot read nulls among fixed-size lists of Parquet files"
         raise ShardCorrupt(f"{where} cannot be read{of_kind}: {cause}; {advice}") from error

@@ -10,9 +10,9 @@ release, and its symbols are hidden in the module, because Pillow and torchvisio
 their own into the same process.
 
 One wheel, built with the stable ABI (abi3), is for Python 3.12 and newer; 3.10 and 3.11 need wheels
-of their own. Interpreters are looked up in PATH, pyenv and uv. If a version has no interpreter,
-the other wheels are built, the version is named at the end, and the exit code is 1. The x86 code of
-libjpeg-turbo needs nasm.
+of their own. Unless --python is given, interpreters are looked up in PATH, pyenv and uv. If none is
+found for a version, the other wheels are built, the version is named at the end, and the exit code
+is 1. The x86 code of libjpeg-turbo needs nasm.
 """
 
 from __future__ import annotations

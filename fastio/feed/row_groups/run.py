@@ -290,7 +290,7 @@ class TableRun:
         """Returns the task to deal the next rows of the run; None if they cannot be dealt yet.
 
         A task deals rows up to the end of a chunk, or up to the end of the window if that is
-        earlier: the window's memory then becomes free before the next window is decoded.
+        earlier: the window's memory then becomes free without waiting for the next window.
         """
         size, begin = self._settings.chunk_rows, self._dealt_to
         number, inside = divmod(begin, size)

@@ -220,7 +220,7 @@ class ArrowTable(Grouped):
         """Opens the file for `batch`, which then reads only these columns.
 
         Raises:
-            SourceChanged: The path now names another file, which must not be kept open.
+            SourceChanged: The file was replaced or written to. It is not kept open then.
         """
         with reading(self.name):
             found = InParts(self.name, self.schema, columns)

@@ -179,7 +179,7 @@ class LocalFile(TableFile):
         """Maps the whole file, for readers that use its bytes once and do not trust them.
 
         Raises:
-            SourceChanged: The path now names another file, whose mapping must not be kept.
+            SourceChanged: The file was replaced or written to. The mapping is not kept then.
         """
         found = Mapped(self.name)
         self.check()

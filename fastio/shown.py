@@ -36,8 +36,14 @@ _PARAMETER = re.compile(
 
 
 def stderr_is_terminal() -> bool:
-    """Returns whether stderr is a terminal; False if the process has no stderr."""
-    return sys.stderr is not None and sys.stderr.isatty()
+    """Returns whether stderr is a terminal.
+
+    It may be None, closed, or an object that has only `write` and `flush`.
+    """
+    try:
+        return bool(getattr(sys.stderr, "isatty", bool)())
+    except ValueError:  # raised by closed files
+        return False
 
 
 def clean(text: str) -> str:

@@ -197,7 +197,8 @@ class TrainerLoaders:
 
     Raises:
         ValueError: a loader's batch size is not that of the Trainer's arguments, it delivers to
-            another device, or the training loader draws at random without a seed.
+            another device, or the training loader draws at random without a seed or
+            from a generator.
     """
 
     accelerator: Any
@@ -209,7 +210,9 @@ class TrainerLoaders:
         loader = self.train_dataset
         if not isinstance(loader, Loader):
             return super().get_train_dataloader()  # type: ignore[misc]
-        if loader.seed is None and loader._feed.random:
+        by_generator = loader._epochs.draws_order
+        if by_generator or (loader.seed is None and loader._feed.random):
+            how = "from its generator" if by_generator else "at random without a seed"
             # The Trainer saves the state of torch's generator, but not the state of loaders.
             raise ValueError(
                 f"the loader draws {how}: pass seed=args.seed and no generator, without which a "

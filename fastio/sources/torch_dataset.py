@@ -338,10 +338,10 @@ class TorchReader:
         Returns:
             The batches; its workers end with it, unless they are persistent.
         """
-        latest = self._latest()
-        if any(worker.exitcode is not None for worker in getattr(latest, "_workers", ())):
-            # Ctrl-C in a terminal or a notebook also ends persistent workers: start new ones.
-            latest._shutdown_workers()
+        lasting = self._loader._iterator  # None unless workers are persistent
+        if any(worker.exitcode is not None for worker in getattr(lasting, "_workers", ())):
+            # Ctrl-C in a terminal or a notebook ends persistent workers, too: start new ones.
+            lasting._shutdown_workers()
             self._loader._iterator = None
         batches = self._batches(keys, partial(iter, self._loader))
         if not self._loader.persistent_workers:

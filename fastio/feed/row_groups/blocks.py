@@ -43,8 +43,8 @@ class BlockMemory:
             memory = np.frombuffer(huge_pages(blocks * self.nbytes), np.uint8)
         except (OSError, OverflowError) as error:  # OverflowError: beyond the address space
             raise SchemaError(
-                f"{where}: no memory for {self.nbytes:,} bytes of its rows: read fewer columns, "
-                "use a smaller batch_size, or write the file with smaller rows"
+                f"{where}: no memory for {self.nbytes:,} bytes of its rows: use a smaller "
+                "memory=, or read fewer columns"
             ) from error
         # Two threads that find no free block both allocate; the pool keeps what is left over.
         parts = [memory[i * self.nbytes : (i + 1) * self.nbytes] for i in range(blocks)]

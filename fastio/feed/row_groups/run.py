@@ -322,9 +322,8 @@ class TableRun:
         window = self._next_window
         if window is None or self._failed is not None:
             return None
-        needed = self._records.blocks(window.rows)
         # A window that needs more blocks than the limit is opened when no other is open.
-        if self._open and self._held_blocks() + needed > self._settings.blocks:
+        if self._open and self._held_blocks() + self._blocks_of(window) > self._settings.blocks:
             return None
         group = window.segments[0].group
         where = f"{group.origin.file}, row group {group.number}"

@@ -36,14 +36,8 @@ _PARAMETER = re.compile(
 
 
 def stderr_is_terminal() -> bool:
-    """Returns whether stderr is a terminal.
-
-    It may be None, closed, or an object that has only `write` and `flush`.
-    """
-    try:
-        return bool(getattr(sys.stderr, "isatty", bool)())
-    except ValueError:  # raised by closed files
-        return False
+    """Returns whether stderr is a terminal. It may be None, or have only `write` and `flush`."""
+    return bool(getattr(sys.stderr, "isatty", bool)())
 
 
 def clean(text: str) -> str:

@@ -7,6 +7,7 @@ a wild offset ends the process, and not the tests.
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -287,6 +288,8 @@ def test_the_stated_rows_of_sound_files_are_accepted(
 
 
 def test_lists_that_memory_cannot_hold_are_refused_by_name(tmp_path: Path) -> None:
+    with open("/proc/self/statm") as file:
+        before = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     path = tmp_path / "a.arrow"
     table = pa.table({"column": pa.nulls(123, pa.list_(pa.float32(), _WIDTH))})
     _with_rows(path, table, 123, "zstd")
@@ -300,6 +303,10 @@ def test_lists_that_memory_cannot_hold_are_refused_by_name(tmp_path: Path) -> No
         Loader(path, 64, shuffle=False, timeout=60) as loader,
     ):
         next(iter(loader))
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    # Memory that was mapped for them would keep this process from forking.
+    assert pages * os.sysconf("SC_PAGE_SIZE") < before + (8 << 30)
 
 
 def test_a_parquet_column_of_unknown_compression_does_not_end_the_process(tmp_path: Path) -> None:

@@ -502,11 +502,11 @@ def test_a_damaged_row_group_takes_no_memory_with_it(
     ever: list[int] = []
     take, give = BlockMemory.take, BlockMemory.give
 
-    def taken(self: BlockMemory, where: str) -> Block:
-        block = take(self, where)
-        lent.append(id(block))
-        ever.append(id(block))
-        return block
+    def taken(self: BlockMemory, count: int, where: str) -> list[Block]:
+        blocks = take(self, count, where)
+        lent.extend(map(id, blocks))
+        ever.extend(map(id, blocks))
+        return blocks
 
     def given(self: BlockMemory, block: Block) -> None:
         lent.remove(id(block))

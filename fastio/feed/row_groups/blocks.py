@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -28,28 +29,34 @@ class BlockMemory:
         self.nbytes = nbytes
         self._free: deque[Block] = deque()
 
-    def take(self, where: str) -> Block:
-        """Returns a block with undefined contents, for rows of `where`. Return it with `give`.
+    def take(self, count: int, where: str) -> list[Block]:
+        """Returns blocks with undefined contents, for rows of `where`. Return each with `give`.
 
         Raises:
-            SchemaError: If there is no memory for it.
+            SchemaError: If there is no memory for them.
         """
-        try:
-            return self._free.pop()
-        except IndexError:
-            pass
-        blocks = max(1, _SLAB_BYTES // self.nbytes)
+        taken: list[Block] = []
+        with suppress(IndexError):
+            while len(taken) < count:
+                taken.append(self._free.pop())
+        missing = count - len(taken)
+        if not missing:
+            return taken
+        # In one mapping, because the system refuses mappings that are larger than its memory, but
+        # not many smaller ones. A process that has too much of it can no longer fork.
+        blocks = max(missing, _SLAB_BYTES // self.nbytes)
         try:
             memory = np.frombuffer(huge_pages(blocks * self.nbytes), np.uint8)
         except (OSError, OverflowError) as error:  # OverflowError: beyond the address space
+            self._free.extend(taken)
             raise SchemaError(
-                f"{where}: no memory for {self.nbytes:,} bytes of its rows: use a smaller "
+                f"{where}: no memory for {count * self.nbytes:,} bytes of its rows: use a smaller "
                 "memory=, or read fewer columns"
             ) from error
-        # Two threads that find no free block both allocate; the pool keeps what is left over.
+        # Threads that find too few free blocks all allocate; the pool keeps what is left over.
         parts = [memory[i * self.nbytes : (i + 1) * self.nbytes] for i in range(blocks)]
-        self._free.extend(parts[1:])
-        return parts[0]
+        self._free.extend(parts[missing:])
+        return taken + parts[:missing]
 
     def give(self, block: Block) -> None:
         """Returns a block to the pool."""

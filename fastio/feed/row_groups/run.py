@@ -25,7 +25,7 @@ import numpy as np
 from fastio.engine.batch import Lease, SlotPool
 from fastio.engine.ragged import Forms
 from fastio.errors import LoaderClosed, LoaderTimeout
-from fastio.feed.row_groups.blocks import Block, BlockMemory
+from fastio.feed.row_groups.blocks import BlockMemory
 from fastio.feed.row_groups.chunks import Chunk, Dealt, DealtPart, OpenWindow
 from fastio.feed.row_groups.cut import GroupSpan, GroupWindow
 from fastio.feed.row_groups.ragged import RaggedRuns
@@ -327,10 +327,8 @@ class TableRun:
             return None
         group = window.segments[0].group
         where = f"{group.origin.file}, row group {group.number}"
-        blocks: list[Block] = []
+        blocks = self._blocks.take(self._records.blocks(window.rows), where)
         try:
-            for _ in range(self._records.blocks(window.rows)):
-                blocks.append(self._blocks.take(where))
             ragged = RaggedRuns(self._ragged_fields, self._settings.ragged)
         except Exception:
             for block in blocks:

@@ -446,27 +446,23 @@ def test_blocks_stay_within_their_number(parquet: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_variable_width_values_count_as_memory_of_windows_and_chunks(
-    tmp_path: Path, shuffle: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shuffle: bool
 ) -> None:
     rows, width = 8000, 1024
     table = pa.table({"text": [f"{row:0{width}}" for row in range(rows)]})
     path = tmp_path / "t.parquet"
     pa.parquet.write_table(table, path, row_group_size=100, use_dictionary=False)
-    held: list[int] = []
-    open_window = TableRun._open_window
-
-    def watched(self: TableRun) -> Any:
-        opened = open_window(self)
-        held.append(sum(opened.window.rows for opened in self._open) * width)
-        assert self._settings.chunk_rows * width <= 1 << 20
-        return opened
-
-    monkeypatch.setattr(TableRun, "_open_window", watched)
-    with fastio.Loader(
-        fastio.open(str(path), memory="1MiB"), 16, shuffle=shuffle, seed=0, num_workers=2
-    ) as batches:
-        assert sum(len(batch["text"]) for batch in batches) == rows
-    assert 0 < max(held) <= 1 << 20
+    source = fastio.open(str(path), memory="1MiB")
+    with Loader(source, 16, shuffle=shuffle, seed=0, num_workers=2) as batches:
+        iterator = iter(batches)
+        (made,) = batches._feed._runs  # type: ignore[attr-defined]
+        run, opened = made._source, []
+        while (window := run._open_window()) is not None:
+            opened.append(window.window.rows)
+        assert len(opened) > 1
+        assert sum(opened) * width <= 1 << 20
+        assert run._settings.chunk_rows * width <= 1 << 20
+        assert sum(len(batch["text"]) for batch in iterator) == rows
 
 
 # Errors and ends

@@ -80,7 +80,8 @@ def test_each_line_is_sent_once_when_its_part_is_whole(
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", noted)
-        interrupted(95)
+        # Uploads send the journal, in threads.
+        interrupted(95, before=lambda: until(lambda: len(parts_of(head_of(store))) >= 2))
     parts = parts_of(head_of(store))
     assert len(parts) >= 2
     assert all(len(sent[name]) == 1 for name in parts)

@@ -477,11 +477,16 @@ def damage(path: Path, group: int) -> None:
         file.write(b"\xff" * 64)
 
 
-def test_a_damaged_row_group_is_named_when_its_batch_is_due(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
+def damaged_table(folder: Path) -> str:
+    """Writes a file of eight row groups, whose seventh is damaged, and returns its path."""
+    path = folder / "t.parquet"
     pa.parquet.write_table(table_of(4000), path, row_group_size=500)
     damage(path, 6)
-    with loader(str(path), 500) as batches:
+    return str(path)
+
+
+def test_a_damaged_row_group_is_named_when_its_batch_is_due(tmp_path: Path) -> None:
+    with loader(damaged_table(tmp_path), 500) as batches:
         iterator = iter(batches)
         seen = [next(iterator)["number"][0].item() for _ in range(3)]
         assert seen == [0, 500, 1000]
@@ -510,10 +515,7 @@ def test_a_damaged_row_group_takes_no_memory_with_it(
 
     monkeypatch.setattr(BlockMemory, "take", taken)
     monkeypatch.setattr(BlockMemory, "give", given)
-    path = tmp_path / "t.parquet"
-    pa.parquet.write_table(table_of(4000), path, row_group_size=500)
-    damage(path, 6)
-    with loader(str(path), 500) as batches:
+    with loader(damaged_table(tmp_path), 500) as batches:
         iterator = iter(batches)
         with pytest.raises(ShardCorrupt, match="row group 6"):
             list(iterator)
@@ -599,10 +601,7 @@ def test_close_and_dropping_an_iterator_end_the_threads(parquet: str) -> None:
 def test_an_error_ends_the_threads_although_its_traceback_keeps_the_iterator(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "t.parquet"
-    pa.parquet.write_table(table_of(4000), path, row_group_size=500)
-    damage(path, 6)
-    with loader(str(path), 500) as batches:
+    with loader(damaged_table(tmp_path), 500) as batches:
         iterator = iter(batches)
         with pytest.raises(ShardCorrupt, match="row group 6"):
             list(iterator)

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 import fastio
 from tests.support import flat, numbered_folder
@@ -395,6 +401,24 @@ def test_a_loader_without_a_seed_with_which_the_trainer_could_not_resume_is_refu
     with loader(packed, generator=generator) as bare, pytest.raises(ValueError, match="generator"):
         trainer(tmp_path, bare).train()
     with loader(packed, seed=None, shuffle=False) as bare:
+        trainer(tmp_path, bare, max_steps=1).train()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "refused"),
+    [
+        (RandomSampler(range(ROWS)), True),
+        (DistributedSampler(range(ROWS), num_replicas=1, rank=0), False),  # type: ignore[arg-type]
+        (SequentialSampler(range(ROWS)), False),
+        ([*range(ROWS)], False),
+    ],
+)
+def test_a_sampler_with_which_the_trainer_could_not_resume_is_refused(
+    packed: Path, tmp_path: Path, sampler: Any, refused: bool
+) -> None:
+    message = "RandomSampler may yield another order"
+    raises = pytest.raises(ValueError, match=message) if refused else nullcontext()
+    with loader(packed, shuffle=None, sampler=sampler) as bare, raises:
         trainer(tmp_path, bare, max_steps=1).train()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils.data import SequentialSampler
 
 from fastio import Loader, PackageMissing, ShardingWarning
 
@@ -198,7 +199,7 @@ class TrainerLoaders:
     Raises:
         ValueError: a loader's batch size is not that of the Trainer's arguments, it delivers to
             another device, or the training loader draws at random without a seed or
-            from a generator.
+            from a generator, or from a sampler without `set_epoch` that is not a sequence.
     """
 
     accelerator: Any
@@ -210,13 +211,20 @@ class TrainerLoaders:
         loader = self.train_dataset
         if not isinstance(loader, Loader):
             return super().get_train_dataloader()  # type: ignore[misc]
+        # The Trainer saves the state of torch's generator, but not the state of loaders.
+        left = "a Trainer that resumes within an epoch would not deliver the samples that are left"
         by_generator = loader._epochs.draws_order
         if by_generator or (loader.seed is None and loader._feed.random):
             how = "from its generator" if by_generator else "at random without a seed"
-            # The Trainer saves the state of torch's generator, but not the state of loaders.
             raise ValueError(
-                f"the loader draws {how}: pass seed=args.seed and no generator, without which a "
-                "Trainer that resumes within an epoch would not deliver the samples that are left"
+                f"the loader draws {how}: pass seed=args.seed and no generator. Otherwise {left}"
+            )
+        sampler = loader._feed.sampling.sampler
+        if not _repeats(sampler):
+            raise ValueError(
+                f"the loader's {type(sampler).__name__} may yield another order in a new process: "
+                "pass shuffle=True and seed=args.seed in its place, or a sampler whose "
+                f"set_epoch(epoch) decides the order. Otherwise {left}"
             )
         return self._prepared(loader, "train", self.args.train_batch_size)
 
@@ -241,6 +249,12 @@ class TrainerLoaders:
             )
         loader.set_epoch(0)
         return PreparedLoader(self.accelerator, loader)
+
+
+def _repeats(sampler: Any) -> bool:
+    """Returns whether a sampler yields the same rows when an epoch is iterated over again."""
+    fixed = sampler is None or hasattr(sampler, "__getitem__") or type(sampler) is SequentialSampler
+    return fixed or callable(getattr(sampler, "set_epoch", None))
 
 
 class _Steps:

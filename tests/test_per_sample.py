@@ -7,7 +7,7 @@ import pickle
 import random
 import signal
 from collections.abc import Callable, Iterator, MutableMapping
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,40 @@ def after_size(image: Any, size: int, rng: np.random.Generator) -> float:
     return drawn(image, rng) * (size == 3)
 
 
-@pytest.mark.parametrize("function", [third, only_named, partial(after_size, size=3)])
+def passing(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        return function(*args, **options)
+
+    return call
+
+
+def fixing(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(image: Any, scale: float = 1.0) -> Any:
+        return function(image, np.random.default_rng(0)) * scale
+
+    return call
+
+
+class Method:
+    @passing
+    def drawn(self, image: Any, rng: np.random.Generator) -> float:
+        return drawn(image, rng)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        third,
+        only_named,
+        partial(after_size, size=3),
+        passing(drawn),
+        passing(only_named),
+        partial(passing(after_size), size=3),
+        Method().drawn,
+    ],
+)
 def test_rng_may_be_any_parameter(folder: Path, function: Callable[..., Any]) -> None:
     def images(function: Callable[..., Any]) -> list[Any]:
         steps = [*SMALL, PerSample(function, workers="threads")]
@@ -187,6 +220,29 @@ def test_rng_may_be_any_parameter(folder: Path, function: Callable[..., Any]) ->
             return epoch(loader)
 
     assert all_equal(images(function), images(drawn))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        fixing(drawn),
+        passing(fixing(drawn)),
+        fixing(passing(drawn)),
+        lambda image, **options: drawn(image, np.random.default_rng(0)),
+    ],
+)
+def test_a_function_that_has_an_rng_gets_none(folder: Path, function: Callable[..., Any]) -> None:
+    with Loader(folder, 5, seed=3, transforms=[*SMALL, PerSample(function, "threads")]) as loader:
+        values = [value for images, _ in loader for value in images.tolist()]
+    assert values == [np.random.default_rng(0).random()] * ROWS
+
+
+@pytest.mark.parametrize("function", [drawn, third, only_named, passing(drawn)])
+def test_an_rng_that_partial_binds_is_kept(folder: Path, function: Callable[..., Any]) -> None:
+    step = PerSample(partial(function, rng=np.random.default_rng(0)), "threads", count=1)
+    with Loader(folder, 5, transforms=[*SMALL, step]) as loader:
+        values = [value for images, _ in loader for value in images.tolist()]
+    assert sorted(values) == sorted(np.random.default_rng(0).random(ROWS).tolist())
 
 
 def test_each_row_epoch_and_place_in_the_list_draws_its_own(folder: Path) -> None:

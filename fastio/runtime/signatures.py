@@ -16,10 +16,17 @@ if sys.version_info >= (3, 14):
     _OPTIONS["annotation_format"] = Format.STRING
 
 
-def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def parameters(
+    function: Callable[..., Any], *, follow_wrapped: bool = True
+) -> Mapping[str, inspect.Parameter]:
     """Returns the parameters of a function by their names. Annotations may be text.
+
+    Args:
+        function: the function.
+        follow_wrapped: whether a function made with `functools.wraps` has the parameters of the
+            function that it wraps.
 
     Raises:
         TypeError, ValueError: They are not known, as for some built-in functions.
     """
-    return inspect.signature(function, **_OPTIONS).parameters
+    return inspect.signature(function, follow_wrapped=follow_wrapped, **_OPTIONS).parameters

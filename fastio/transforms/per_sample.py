@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import typing
@@ -37,12 +38,14 @@ class PerSample:
     Args:
         function: called as function(sample). If a parameter after the first is named `rng`, or the
             second one has no default, it also gets a `numpy.random.Generator`, which is keyed by
-            (seed, epoch, row, occurrence of the row, place in the list). An image is a uint8 array
-            (H, W, C) that is valid during the call only. The result is an array, a tensor, a PIL
-            image, a number, or a dict, tuple or list of such values. Arrays of three axes that are
-            the whole result for an image field are images (H, W, C), and are delivered as tensors
-            (N, C, H, W); all else is stacked as it is. Values whose shapes differ are delivered as
-            a list.
+            (seed, epoch, row, occurrence of the row, place in the list). A value that
+            `functools.partial` binds to `rng` is kept. A decorated function (`functools.wraps`)
+            has the parameters of the function that it wraps if it takes any further arguments,
+            and else its own. An image is a uint8 array (H, W, C) that is valid during the call
+            only. The result is an array, a tensor, a PIL image, a number, or a dict, tuple or list
+            of such values. Arrays of three axes that are the whole result for an image field are
+            images (H, W, C), and are delivered as tensors (N, C, H, W); all else is stacked as it
+            is. Values whose shapes differ are delivered as a list.
         workers: "processes" for any Python; "threads" for functions that spend their time in code
             that releases the interpreter's lock, such as OpenCV. In processes the global generators
             of `random`, NumPy and torch are seeded for each sample; threads share them.
@@ -95,7 +98,8 @@ class PerSample:
     @property
     def rng_by(self) -> Literal["position", "name"] | None:
         """How the function gets the random generator: as its second argument, as `rng`, or not."""
-        known = _parameters(self.function)
+        bound = self.function.keywords if isinstance(self.function, functools.partial) else {}
+        known = [each for each in _parameters(self.function) if each.name not in bound]
         positional = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         named = any(each.name == "rng" and each.kind in by_name for each in known[1:])
@@ -128,10 +132,25 @@ class Pipeline:
 
 def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
     """Returns the parameters of a function; none if they are not known, as for some built-ins."""
+    if inspect.ismethod(function):
+        return _parameters(function.__func__)[1:]
     try:
-        return list(parameters(function).values())
+        named = inspect.unwrap(function, stop=lambda one: not _passes_on(one))
+        return list(parameters(named, follow_wrapped=not hasattr(named, "__wrapped__")).values())
     except (TypeError, ValueError):
         return []
+
+
+def _passes_on(function: Callable[..., Any]) -> bool:
+    """Returns whether a function takes any arguments after the first, or does not say which."""
+    try:
+        kinds = [each.kind for each in parameters(function, follow_wrapped=False).values()]
+    except (TypeError, ValueError):  # compiled, as by Numba
+        return True
+    return {*(kinds[1:] or kinds)} <= {
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    }
 
 
 def _annotated(function: Callable[..., Any]) -> SampleType | None:

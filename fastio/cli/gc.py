@@ -16,7 +16,7 @@ def gc(given: Given) -> Output:
     text = [f"{given['path']}: deleted {versions}{files}"]
     if found.unfinished:
         text.append(
-            "kept the files of an unfinished append: finish it with `fastio pack ... --append "
-            "--resume`, or discard it with `fastio gc ... --unfinished`"
+            "kept the files of an unfinished pack: finish it with `fastio pack ... --resume` (an "
+            "append with --append --resume), or discard it with `fastio gc ... --unfinished`"
         )
     return Output(vars(found), text)

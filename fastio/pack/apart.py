@@ -29,7 +29,7 @@ def check_apart(src: Any, dst: str | os.PathLike[str], overwrite: bool) -> None:
         if packed is not None and _place(packed.path) == place:
             raise PackError(
                 f"the source reads the dataset {packed.path}, and overwrite (--overwrite) would "
-                "delete it before it is read: choose another destination"
+                "delete it: choose another destination"
             )
 
 

@@ -10,12 +10,15 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fastio.errors import (
     DatasetExists,
     DatasetNotFound,
+    FormatUnsupported,
+    ManifestInvalid,
     PackConflict,
     PackError,
     SourceNotFound,
@@ -33,7 +36,7 @@ from fastio.pack.journal import (
     remove_if,
     writing_to,
 )
-from fastio.pack.names import is_own_name, is_task_output_name
+from fastio.pack.names import is_task_output_name, own_files
 from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit, give_names
 from fastio.packed import (
     JOURNAL_NAME,
@@ -106,15 +109,18 @@ class Destination:
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
         self.folder = folder
+        self._overwrites = False
+        self._unneeded = Names()  # what `finish` deletes
 
     @property
     def pack_id(self) -> str:
         """The id that the names of all shards of this process contain; valid after `open`.
 
         In a store it is random: a process that was suspended may write or delete objects when it
-        continues, and with the id these are never objects of another process. In a folder it is "".
+        continues, and with the id these are never objects of another process. In a folder it is "",
+        except where a dataset is overwritten, whose shards stay until the new one is complete.
         """
-        return ""
+        return self._pack_id
 
     def open(
         self,
@@ -132,10 +138,14 @@ class Destination:
             OSError: It cannot be created or changed.
         """
         if resume and overwrite:
-            raise PackError("resume and overwrite cannot be combined: choose one")
+            raise PackError(
+                "resume and overwrite cannot be combined: resume (--resume) alone continues an "
+                "interrupted overwrite"
+            )
         own = self.files()
+        self._overwrites = overwrite
         if overwrite:
-            own = self._make_room(own)
+            self._make_room()
         elif base is not None:
             if own.get(JOURNAL_NAME) and not resume:
                 raise self._unfinished()
@@ -153,11 +163,21 @@ class Destination:
                 raise
         return self._journal
 
-    def _make_room(self, own: Mapping[str, int]) -> Mapping[str, int]:
-        """Prepares to overwrite what is at the destination, and returns the files that are left."""
+    def _make_room(self) -> None:
+        """Discards an unfinished pack, to overwrite what is at the destination.
+
+        A dataset there stays complete until `finish`; so do all files beside a damaged manifest.
+        """
         with self.exclusive_access(discard=True) as (_, own):
-            self.delete(name for name in own if name != JOURNAL_NAME)
-        return {}
+            needed = Names((JOURNAL_NAME,))
+            if MANIFEST_NAME in own:
+                try:
+                    newest = self._newest()
+                except (FormatUnsupported, ManifestInvalid):
+                    return
+                versions = (version_name(each.version) for each in newest.history)
+                needed = Names(chain(needed, (MANIFEST_NAME,), versions, shards_of(newest)))
+            self.delete(needed.compared(own)[1])
 
     def fence(self, newest: Manifest) -> None:
         """Ensures that no process that has lost the journal can write a manifest any more.
@@ -243,8 +263,8 @@ class Destination:
         """Returns whether the manifest at the destination names any of these shards."""
         try:
             return any(names.find(name) is not None for name in shards_of(self._newest()))
-        except (DatasetNotFound, SourceNotFound):
-            return False
+        except (DatasetNotFound, FormatUnsupported, ManifestInvalid, SourceNotFound):
+            return False  # not a manifest of this fastio
 
     def _newest(self) -> Manifest:
         return Manifest(self.folder)
@@ -274,7 +294,11 @@ class Destination:
     def _open_journal(
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
     ) -> Journal:
-        return Journal(self.folder, options, resume, self.name)
+        journal = Journal(self.folder, options, resume, self.name, self._overwrites)
+        # A resumed pack may also overwrite a dataset. Its journal keeps its id.
+        replaces = APPEND_TO not in options and (self.folder / MANIFEST_NAME).exists()
+        self._pack_id = journal.id if replaces else ""
+        return journal
 
     def check(self, entry: ShardEntry) -> None:
         """Raises PackError unless a shard that the journal calls finished is there."""
@@ -316,8 +340,9 @@ class Destination:
     def prepare(self, names: Names, base: Manifest | None) -> None:
         """Prepares for the manifest: called after all uploads, right before it is written.
 
-        In a new dataset, deletes all shards except those named. When samples are appended, gives
-        the manifest of `base` a second name, and leaves other files to `gc`.
+        In a new dataset, `finish` will delete all files except the shards that are named. When
+        samples are appended, gives the manifest of `base` a second name, and leaves other files to
+        `gc`.
 
         Raises:
             PackConflict: Another process has appended to `base`.
@@ -325,7 +350,8 @@ class Destination:
         """
         strays = self._strays(names, own_files(self.folder))
         if base is None:
-            self.delete(name for name in strays if name not in (JOURNAL_NAME, MANIFEST_NAME))
+            kept = (JOURNAL_NAME, MANIFEST_NAME)
+            self._unneeded = Names(name for name in strays if name not in kept)
             return
         self._check_newest(base)
         newest, older = (self.folder / n for n in (MANIFEST_NAME, version_name(base.version)))
@@ -352,20 +378,22 @@ class Destination:
         )
 
     def finish(self) -> None:
-        """Publishes the manifest that was written to the folder, which completes the dataset."""
+        """Publishes the manifest that was written to the folder, which completes the dataset.
+
+        Then deletes what the dataset does not need: files of the one that was overwritten.
+        """
+        self.delete(self._unneeded)
         self._journal.remove()
 
-    def discard(self, names: Names, base: Manifest | None) -> None:
-        """Deletes the shards that are named; all files of the dataset if `base` is None.
+    def discard(self, names: Names) -> None:
+        """Deletes the shards that are named, and the journal.
 
         Deletes only the journal if the manifest names these shards: an error that was raised after
         the manifest had been written does not undo it.
         """
         if not self._is_committed(names):
             there = own_files(self.folder)
-            if base is not None:
-                there = (name for name in there if names.find(name) is not None)
-            self.delete(name for name in there if name != JOURNAL_NAME)
+            self.delete(name for name in there if names.find(name) is not None)
         self._journal.remove()
 
     def close(self, keep: bool) -> None:
@@ -468,18 +496,3 @@ def taken_over(name: str) -> PackConflict:
         "`fastio gc --unfinished`; this process has stopped, and leaves the files there as they "
         "are. Wait until the other process ends: only one can write to a destination at a time"
     )
-
-
-def own_files(folder: Path) -> Iterator[str]:
-    """Yields the names of the files in a folder that only a pack can have written."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if is_own_name(entry.name):
-                yield entry.name
-
-
-def remove_strays(folder: Path, kept: set[str]) -> None:
-    """Deletes the files that a killed pack has left in a folder: all of a pack except `kept`."""
-    for name in Names(own_files(folder)):  # lists the whole folder before a file is deleted
-        if name not in kept:
-            (folder / name).unlink()

@@ -25,7 +25,7 @@ class GcReport:
     Attributes:
         versions: numbers of the versions that were deleted.
         files, bytes: number and total size in bytes of the deleted files.
-        unfinished: whether there is an unfinished append, whose files were kept.
+        unfinished: whether there is an unfinished append or overwrite, whose files were kept.
     """
 
     versions: list[int]
@@ -50,9 +50,9 @@ def gc(
     Args:
         path: The folder of a packed dataset, or its URL.
         keep: Number of versions to keep, the newest ones (default: all).
-        unfinished: Also discard an append that was interrupted, which then cannot be resumed. By
-            default, the append and all files that it may have written are kept. At a URL, first
-            make sure that no process is appending, because its append would fail.
+        unfinished: Also discard an append or overwrite that was interrupted, which then cannot be
+            resumed. By default, it and all files that it may have written are kept. At a URL, first
+            make sure that no process is packing there, because its pack would fail.
         storage_options: Options of the file system of a URL, such as keys and endpoint.
 
     Raises:

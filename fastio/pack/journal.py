@@ -131,6 +131,7 @@ class Journal:
         options: JSON values that the dataset's bytes depend on.
         resume: Whether to continue the existing journal, if there is one.
         destination: The path or URL of the destination, for messages. If None, the folder.
+        overwrite: Whether a new pack replaces a dataset in the folder.
 
     Attributes:
         id: The random id in its first line.
@@ -144,7 +145,12 @@ class Journal:
     """
 
     def __init__(
-        self, folder: Path, options: Mapping[str, Any], resume: bool, destination: str | None = None
+        self,
+        folder: Path,
+        options: Mapping[str, Any],
+        resume: bool,
+        destination: str | None = None,
+        overwrite: bool = False,
     ) -> None:
         self.path = folder / JOURNAL_NAME
         self._destination = destination or str(folder)
@@ -158,7 +164,8 @@ class Journal:
         try:
             _lock(self._file, folder)
             good_bytes = self._read(options) if resume else 0
-            if not good_bytes and APPEND_TO not in options and (folder / MANIFEST_NAME).exists():
+            is_known = good_bytes or overwrite or APPEND_TO in options
+            if not is_known and (folder / MANIFEST_NAME).exists():
                 raise unreadable_journal(folder)
             # Of a killed pack, the last line may be incomplete: the next one would continue it.
             self._file.truncate(good_bytes)

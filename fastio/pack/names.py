@@ -1,13 +1,17 @@
-"""Names of the files of a packed dataset, and which names only a pack gives to files."""
+"""Names of the files of a packed dataset, and which files only a pack can have written."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 from fastio.pack.stored_journal import PART_ENDING
 from fastio.pack.task_output import WRITTEN_ENDING
 from fastio.packed import JOURNAL_NAME
 from fastio.runtime.files import TEMPORARY_ENDING
+from fastio.runtime.texts import Names
 
 # The name of a shard may contain the number of its version, the number of its part in the unit, and
 # the id of its pack or the hash of its bytes.
@@ -22,6 +26,21 @@ _WRITTEN = re.compile(WRITTEN_ENDING)
 def is_own_name(name: str) -> bool:
     """Returns whether only a pack can have written a file, judging by its name."""
     return _OWN_NAME.fullmatch(name) is not None
+
+
+def own_files(folder: Path) -> Iterator[str]:
+    """Yields the names of the files in a folder that only a pack can have written."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_own_name(entry.name):
+                yield entry.name
+
+
+def remove_strays(folder: Path, kept: set[str]) -> None:
+    """Deletes the files that a killed pack has left in a folder: all of a pack except `kept`."""
+    for name in Names(own_files(folder)):  # lists the whole folder before a file is deleted
+        if name not in kept:
+            (folder / name).unlink()
 
 
 def is_task_output_name(name: str) -> bool:

@@ -221,7 +221,7 @@ class Packer(Generic[P, E]):
         self._units.close()
         written = Names(chain(self.entries.names, (entry.name for entry in self._units.entries)))
         with writing_to(self._destination.name, self._when_full):
-            self._destination.discard(written, self._base)
+            self._destination.discard(written)
 
     def close(self) -> None:
         """Ends the threads and closes the journal. A half-written dataset can be resumed."""

@@ -18,10 +18,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fastio.pack.destination import own_files
 from fastio.pack.items import Source, SourceProcesses
 from fastio.pack.journal import FinishedUnit, FinishedUnits, Plan, writing_to
-from fastio.pack.names import is_task_output_name
+from fastio.pack.names import is_task_output_name, own_files
 from fastio.pack.samples import SampleEncoder, SampleOptions
 from fastio.pack.task_output import WrittenUnit, give_names, new_ending
 from fastio.pack.units import ShardWriter, pack_unit

@@ -40,8 +40,6 @@ from fastio.pack.destination import (
     Destination,
     changed_meanwhile,
     is_same,
-    own_files,
-    remove_strays,
     taken_over,
 )
 from fastio.pack.journal import (
@@ -54,7 +52,7 @@ from fastio.pack.journal import (
     new_id,
     unreadable_journal,
 )
-from fastio.pack.names import is_own_name, shard_prefix
+from fastio.pack.names import is_own_name, own_files, remove_strays, shard_prefix
 from fastio.pack.stored_journal import (
     StoredJournal,
     delete_parts,
@@ -119,8 +117,6 @@ class RemoteDestination(Destination):
         self._stored = StoredJournal(self._store)
         self._is_claimed = False
         self._base: Manifest | None = None  # of an append
-        self._overwrites = False
-        self._unneeded = Names()
         # The versions of manifests after the claim, by name, or None: only these are replaced.
         self._found: dict[str, Stamp | None] = {}
 
@@ -153,10 +149,8 @@ class RemoteDestination(Destination):
             except SourceChanged as error:
                 raise taken_over(self.name) from error
 
-    def _make_room(self, own: Mapping[str, int]) -> Mapping[str, int]:
-        """See `Destination`. Leaves everything until the new manifest is written."""
-        self._overwrites = True
-        return own
+    def _make_room(self) -> None:
+        """See `Destination`. Does nothing: files of an unfinished pack are deleted last, too."""
 
     def fence(self, newest: Manifest) -> None:
         """See `Destination`."""
@@ -346,7 +340,7 @@ class RemoteDestination(Destination):
                     f"does not need, cannot be deleted: {error}; delete it with `fastio gc`"
                 ) from error
             path.unlink()
-            super().finish()
+            self._journal.remove()
 
     def _commit(self, path: Path) -> None:
         """Writes the manifest; SourceChanged if another process has taken over or written one."""
@@ -359,7 +353,7 @@ class RemoteDestination(Destination):
         else:
             upload(self._store, path)
 
-    def discard(self, names: Names, base: Manifest | None) -> None:
+    def discard(self, names: Names) -> None:
         """See `Destination`. Deletes nothing if another process has taken over.
 
         The journal is deleted last, because without it another process may begin.

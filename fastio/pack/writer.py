@@ -35,8 +35,8 @@ class Writer:
                 writer.write({"image": data, "label": label})
 
     Leaving the block finishes the dataset. Leaving it with an exception deletes the samples that
-    this writer has written; a dataset that was there before stays. An error that is raised after the
-    manifest was written, such as Ctrl-C, deletes nothing: the dataset is complete then.
+    this writer has written; a dataset that was there before stays. An error that is raised after
+    the manifest was written, such as Ctrl-C, deletes nothing: the dataset is complete then.
     Use a writer from one thread only.
 
     Args:

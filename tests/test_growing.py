@@ -695,6 +695,18 @@ def remote(s3: S3, tmp_path: Path) -> Remote:
     return Remote(s3, tmp_path.name)
 
 
+def test_an_append_lists_the_store_once(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_pages, asked = Store.pages, []
+
+    def listing(self: Store, *rest: Any) -> Any:
+        asked.append(1)
+        return list_pages(self, *rest)
+
+    monkeypatch.setattr(Store, "pages", listing)
+    remote.append([25])
+    assert len(asked) == 1
+
+
 def test_a_store_gets_the_bytes_of_a_local_append(remote: Remote, data: Path) -> None:
     append(data, range(25, 40))
     with fastio.open(remote.url, storage_options=remote.options) as before:

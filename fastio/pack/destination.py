@@ -46,12 +46,7 @@ from fastio.packed import (
     ShardEntry,
     version_name,
 )
-from fastio.runtime.files import (
-    flush_folder,
-    read_file,
-    second_name,
-    whole_file,
-)
+from fastio.runtime.files import flush_folder, read_file, second_name, whole_file
 from fastio.runtime.texts import FileSizes, Names
 
 
@@ -142,7 +137,7 @@ class Destination:
                 "resume and overwrite cannot be combined: resume (--resume) alone continues an "
                 "interrupted overwrite"
             )
-        own = self.files()
+        own = self._before(appends=base is not None and not resume)
         self._overwrites = overwrite
         if overwrite:
             self._make_room()
@@ -162,6 +157,10 @@ class Destination:
                 self.close(keep=resume)
                 raise
         return self._journal
+
+    def _before(self, appends: bool) -> Mapping[str, int]:
+        """Returns `files`; for a new append, at least the manifest and the journal, if any."""
+        return self.files()
 
     def _make_room(self) -> None:
         """Discards an unfinished pack, to overwrite what is at the destination.

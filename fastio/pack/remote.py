@@ -149,6 +149,13 @@ class RemoteDestination(Destination):
             except SourceChanged as error:
                 raise taken_over(self.name) from error
 
+    def _before(self, appends: bool) -> Mapping[str, int]:
+        """See `Destination`. An append lists the objects once, in `prepare`."""
+        if not appends:
+            return self.files()
+        found = {name: stamp_of(self._store, name) for name in (JOURNAL_NAME, MANIFEST_NAME)}
+        return {name: stamp.size for name, stamp in found.items() if stamp is not None}
+
     def _make_room(self) -> None:
         """See `Destination`. Does nothing: files of an unfinished pack are deleted last, too."""
 

@@ -248,7 +248,7 @@ void BlockDecoder::shrink(std::size_t keep) {
 
 namespace {
 
-// Copies the blocks of a tile to their positions in the image's coefficients.
+// Copies the blocks of a tile to their positions in the image's coefficients, in natural order.
 void place_blocks(const BlockShape& shape, std::int32_t t, const BlockRuns& tile,
                   const std::int16_t* blocks, JpegCoefficients& out) {
   for (int k = 0; k < tile.runs; ++k) {
@@ -258,7 +258,10 @@ void place_blocks(const BlockShape& shape, std::int32_t t, const BlockRuns& tile
     const std::size_t at =
         static_cast<std::size_t>(run.y) * static_cast<std::size_t>(shape.blocks_x(c)) +
         static_cast<std::size_t>(x);
-    std::copy_n(blocks + 64 * run.first, 64 * run.count, out.blocks[c].data() + 64 * at);
+    const std::int16_t* from = blocks + 64 * run.first;
+    std::int16_t* to = out.blocks[c].data() + 64 * at;
+    for (std::int32_t i = 0; i < run.count; ++i, from += 64, to += 64)
+      for (int n = 0; n < 64; ++n) to[n] = from[idct_place(n)];
   }
 }
 

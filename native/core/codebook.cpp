@@ -5,6 +5,8 @@
 #include <numeric>
 #include <string>
 
+#include "idct.h"
+
 namespace fastio {
 
 const std::uint8_t kZigzag[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
@@ -63,7 +65,8 @@ void Codebook::rank_positions(int c) {
                    [&](std::uint8_t a, std::uint8_t b) { return width[c][a] > width[c][b]; });
   for (std::uint8_t r = 0; r < 64; ++r) {
     natural[c][r] = kZigzag[order[r]];
-    rank[c][natural[c][r]] = r;
+    place[c][r] = static_cast<std::uint8_t>(idct_place(natural[c][r]));
+    rank[c][place[c][r]] = r;
     rank_width[c][r] = width[c][order[r]];
     for (int j = 0; r > 0 && j < width[c][order[r]]; ++j)
       (j < 8 ? has[c][j] : has_wide[c][j - 8]) |= std::uint64_t{1} << r;

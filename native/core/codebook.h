@@ -41,12 +41,13 @@ struct Codebook {
   alignas(64) std::uint8_t width[kClasses][64];       // W, by zigzag index
   alignas(64) std::uint8_t rank_width[kClasses][64];  // W, by rank
 
-  // natural[c][r]: the natural index of rank r; rank[c][n]: the rank of natural index n. Rank 0 is
-  // the DC, and ranks above L are the zigzag indices above L.
+  // natural[c][r]: the natural index of rank r; place[c][r]: its idct_place(); rank[c][p]: the rank
+  // of place p. Rank 0 is the DC, and ranks above L are the zigzag indices above L.
   alignas(64) std::uint8_t natural[kClasses][64];
+  alignas(64) std::uint8_t place[kClasses][64];
   alignas(64) std::uint8_t rank[kClasses][64];
-  // The ranks of natural indices n and n + 32, for n = 0 to 31: the order of bytes that are
-  // multiplied to words.
+  // The ranks of places p and p + 32, for p = 0 to 31: the order of bytes that are multiplied to
+  // words.
   alignas(64) std::uint8_t rank_pairs[kClasses][64];
   // The byte shuffles that bring a quarter of a block's bytes to the order of rank_pairs: if byte
   // b of the block has the rank rank_pairs[c][i], shuffle[c][b / 16][i] is b % 16; elsewhere it is

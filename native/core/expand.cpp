@@ -6,6 +6,7 @@
 
 #include "cpu.h"
 #include "expand_kernels.h"
+#include "idct.h"
 
 namespace fastio {
 namespace {
@@ -167,7 +168,8 @@ void Dequantisers::set(const BlockShape& shape) {
     bytes[c] = true;
     if (c >= shape.components) continue;
     const std::uint16_t* quant = shape.quant[shape.table[c]];
-    for (int z = 0; z < 64; ++z) value[c][kZigzag[z]] = static_cast<std::int16_t>(quant[z]);
+    for (int z = 0; z < 64; ++z)
+      value[c][idct_place(kZigzag[z])] = static_cast<std::int16_t>(quant[z]);
     bytes[c] = *std::max_element(quant, quant + 64) < 256;
   }
 }
@@ -236,8 +238,8 @@ bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& pa
     before = e.order();
     if (!(wanted >> e.block & 1)) continue;
     while (static_cast<int>(e.block) >= job.last[c]) ++c;
-    const int natural = kZigzag[e.position];
-    out[64 * e.block + static_cast<unsigned>(natural)] = product(e.value, quant.value[c][natural]);
+    const int place = idct_place(kZigzag[e.position]);
+    out[64 * e.block + static_cast<unsigned>(place)] = product(e.value, quant.value[c][place]);
   }
   return is_filled(exceptions, exception_bytes);
 }

@@ -51,8 +51,8 @@ struct BlockRuns {
   void add(const BlockShape& shape, int component, std::int32_t row, std::int32_t count);
 };
 
-// The quantisation table of each component, in natural order. set_ones(): coefficients remain as
-// they are stored.
+// The quantisation table of each component, in the order of idct_place(). set_ones(): coefficients
+// remain as they are stored.
 struct Dequantisers {
   alignas(64) std::int16_t value[3][64];
   bool bytes[3];  // whether no value of the table exceeds 255
@@ -81,8 +81,8 @@ void take_tile(const BlockShape& shape, const BlockRuns& row, const T* of_row,
 }
 
 // Decodes the blocks of a tile whose bits are set in `wanted`: block i goes to out + 64 * i, which
-// is 64-byte aligned, in natural order, dequantised, with dcs[i] as its DC. part: the tile's part
-// of the AC section. Returns false if it is damaged; some blocks may then be written.
+// is 64-byte aligned, in the order of idct_place(), dequantised, with dcs[i] as its DC. part: the
+// tile's part of the AC section. Returns false if it is damaged; some blocks may then be written.
 bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& part,
                  const std::uint8_t* classes, const std::int16_t* dcs, const Dequantisers& quant,
                  std::uint64_t wanted, std::int16_t* out);

@@ -133,7 +133,7 @@ struct Quant {
   }
 };
 
-// Stores 16 coefficients from natural index n on, and 16 from n + 32 on. pairs: a value of each in
+// Stores 16 coefficients from place p on, and 16 from p + 32 on. pairs: a value of each in
 // turns, as bytes.
 template <bool kByteQuant>
 [[gnu::always_inline]] inline void store_pairs(__m256i pairs, __m256i even, __m256i odd,
@@ -159,7 +159,7 @@ template <bool kByteQuant>
   return {values_of(bytes.even, lanes_of(bits, even)), values_of(bytes.odd, lanes_of(bits, odd))};
 }
 
-// Stores a block in natural order, dequantised. shuffle: Codebook::shuffle.
+// Stores a block, dequantised. shuffle: Codebook::shuffle.
 template <bool kByteQuant>
 [[gnu::always_inline]] inline void store_block(const Bytes& values,
                                                const std::uint8_t (*shuffle)[64],
@@ -316,7 +316,7 @@ template <bool kLarge>
 
 // Corrects the values of a block that do not fit a signed byte, one by one.
 [[gnu::always_inline]] inline void correct_wide(const Block& block, const Bytes& of,
-                                                const std::uint8_t* natural,
+                                                const std::uint8_t* places,
                                                 const std::int16_t* quant, std::int16_t* out) {
   alignas(32) std::uint8_t bytes[64];
   _mm256_store_si256(reinterpret_cast<__m256i*>(bytes), of.even);
@@ -331,9 +331,9 @@ template <bool kLarge>
     for (unsigned j = 0; j < block.wide_planes; ++j)
       magnitude += static_cast<std::uint32_t>(block.wide[j] >> r & 1) << (j + 7);
     const std::uint32_t value = byte & 0x80 ? 0u - magnitude : magnitude;
-    const int n = natural[r];
-    out[n] = static_cast<std::int16_t>(
-        value * static_cast<std::uint32_t>(static_cast<std::int32_t>(quant[n])));
+    const int p = places[r];
+    out[p] = static_cast<std::int16_t>(
+        value * static_cast<std::uint32_t>(static_cast<std::int32_t>(quant[p])));
   }
 }
 
@@ -388,7 +388,7 @@ template <bool kByteQuant>
                             blocks + 64 * i);
     blocks[64 * i] = dcs[i];
     if (book.planes[cls] > 8)
-      correct_wide(block, bytes, book.natural[cls], job.quant->value[c], blocks + 64 * i);
+      correct_wide(block, bytes, book.place[cls], job.quant->value[c], blocks + 64 * i);
   }
 }
 

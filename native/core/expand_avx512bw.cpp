@@ -30,8 +30,8 @@ struct Quant {
   __m512i low, high;
 };
 
-// Words converts bytes ordered by rank to words in natural order, sign-extended. Order: the ranks
-// of natural indices, as words.
+// Words converts bytes ordered by rank to words ordered by place, sign-extended. Order: the ranks
+// of places, as words.
 struct Order {
   __m512i low, high;
   [[gnu::always_inline]] explicit Order(const std::uint8_t* pairs) {

@@ -5,7 +5,7 @@
 // - Looking up the list in the class's widths gives the width of each value.
 // - Plane j has one bit for each value of more than j bits. Prefix sums over these values give the
 //   bit of each value.
-// - Looking up the numbers, in natural order, in the values gives the block.
+// - Looking up the numbers, in the order of places, in the values gives the block.
 #include <arm_neon.h>
 
 #include "expand_lanes.h"

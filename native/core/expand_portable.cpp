@@ -74,17 +74,17 @@ const Tables& tables() {
   return made;
 }
 
-// Dequantises and stores a value. natural: its natural index.
-void store_value(std::int32_t value, int natural, const std::int16_t* quant, std::int16_t* out) {
-  out[natural] = static_cast<std::int16_t>(
-      static_cast<std::uint32_t>(value) * static_cast<std::uint32_t>(std::int32_t{quant[natural]}));
+// Dequantises and stores a value at a place.
+void store_value(std::int32_t value, int place, const std::int16_t* quant, std::int16_t* out) {
+  out[place] = static_cast<std::int16_t>(static_cast<std::uint32_t>(value) *
+                                         static_cast<std::uint32_t>(std::int32_t{quant[place]}));
 }
 
-// Dequantises and stores eight values, one per byte. natural: their natural indices.
-void store_eight(std::uint64_t bytes, const std::uint8_t* natural, const std::int16_t* quant,
+// Dequantises and stores eight values, one per byte, at these places.
+void store_eight(std::uint64_t bytes, const std::uint8_t* places, const std::int16_t* quant,
                  std::int16_t* out) {
   for (int i = 0; i < 8; ++i)
-    store_value(static_cast<std::int8_t>(bytes >> (8 * i)), natural[i], quant, out);
+    store_value(static_cast<std::int8_t>(bytes >> (8 * i)), places[i], quant, out);
 }
 
 // The bits of each plane of a block, the first one lowest.
@@ -118,7 +118,7 @@ void store_wide(const Codebook& book, int cls, std::uint64_t mask, const Planes&
   std::uint64_t signs = planes.word[0];
   for (std::uint64_t left = mask; left; left &= left - 1, signs >>= 1) {
     const int r = std::countr_zero(left);
-    store_value(signs & 1 ? -magnitude[r] : magnitude[r], book.natural[cls][r], quant, out);
+    store_value(signs & 1 ? -magnitude[r] : magnitude[r], book.place[cls][r], quant, out);
   }
 }
 
@@ -149,7 +149,7 @@ std::uint64_t read_block(const Tables& tables, const Codebook& book, int cls,
       values += tables.take(planes.word[j], some(j)) << (j - 1);
     // Two's complement of each negative byte. No byte carries, because its magnitude is not 0.
     values = (values ^ negative * 255) + negative;
-    store_eight(values, book.natural[cls] + first, quant, out);
+    store_eight(values, book.place[cls] + first, quant, out);
   }
   return position;
 }

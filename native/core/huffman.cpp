@@ -5,21 +5,19 @@
 #include <cstring>
 
 #include "cpu.h"
+#include "idct.h"
 
 namespace fastio {
 namespace {
 
-// Maps a zigzag index to natural order (T.81, figure A.6); an index plus kEnd maps like the index.
-// All others are past the block and map to coefficient 63, so that stores need no branch: indices
-// of runs that are too long, and those of kEndAlone, which store a 0 where there is one already.
-struct Natural {
-  std::uint8_t at[256 + 64];
-};
-constexpr Natural make_natural() {
-  Natural natural{};
+// Maps a zigzag index (T.81, figure A.6); an index plus kEnd maps like the index. All others are
+// past the block and map to coefficient 63, so that stores need no branch: indices of runs that are
+// too long, and those of kEndAlone, which store a 0 where there is one already.
+constexpr CoefficientOrder make_order(bool natural) {
+  CoefficientOrder order{};
   int y = 0, x = 0;
   for (int k = 0; k < 64; ++k) {
-    natural.at[k] = static_cast<std::uint8_t>(8 * y + x);
+    order.at[k] = static_cast<std::uint8_t>(natural ? 8 * y + x : idct_place(8 * y + x));
     const bool up = (y + x) % 2 == 0;
     int &along = up ? x : y, &against = up ? y : x;
     if (along == 7) {
@@ -30,10 +28,9 @@ constexpr Natural make_natural() {
     }
   }
   for (int k = 64; k < 256 + 64; ++k)
-    natural.at[k] = k >= 128 && k < 128 + 64 ? natural.at[k - 128] : 63;
-  return natural;
+    order.at[k] = k >= 128 && k < 128 + 64 ? order.at[k - 128] : 63;
+  return order;
 }
-constexpr Natural kNatural = make_natural();
 
 // Returns the signed value of the `size` bits at the top of `bits` (EXTEND in T.81); 0 for size 0.
 inline std::int32_t extended(std::uint64_t bits, std::uint32_t size) {
@@ -57,6 +54,8 @@ std::ptrdiff_t stuffed(const std::uint8_t* begin, const std::uint8_t* end) {
 }
 
 }  // namespace
+
+constinit const CoefficientOrder kNaturalOrder = make_order(true), kIdctOrder = make_order(false);
 
 bool HuffmanTable::build(const std::uint8_t* counts, const std::uint8_t* symbols, bool dc) {
   dc_ = dc;
@@ -220,6 +219,7 @@ void ScanDecoder::fill_window() {
 template <bool kStore>
 [[gnu::always_inline]] inline std::uint32_t ScanDecoder::decode_one(const HuffmanTable& ac,
                                                                     Bits& bits, std::uint32_t k,
+                                                                    const CoefficientOrder& order,
                                                                     std::int16_t* out) {
   bits.refill();
   HuffmanTable::Symbol symbol = ac.look_[bits.bits >> HuffmanTable::kShift];
@@ -231,8 +231,7 @@ template <bool kStore>
   const std::uint32_t run = symbol >> 16 & 255, size = symbol >> 24;
   if (size == 0 && run != 15) return HuffmanTable::kEndAlone;  // the rest of the block is zero
   k += run + 1;
-  if (kStore && size > 0)
-    out[kNatural.at[k]] = static_cast<std::int16_t>(extended(value_bits, size));
+  if (kStore && size > 0) out[order.at[k]] = static_cast<std::int16_t>(extended(value_bits, size));
   return k;
 }
 
@@ -241,6 +240,7 @@ template <bool kStore>
 [[gnu::always_inline]] inline void ScanDecoder::decode_block(const HuffmanTable& dc,
                                                              const HuffmanTable& ac, Bits& bits,
                                                              std::int32_t& last_dc,
+                                                             const CoefficientOrder& order,
                                                              std::int16_t* out) {
   HuffmanTable::Symbol symbol = dc.look_[bits.bits >> HuffmanTable::kShift];
   bits.refill();
@@ -261,14 +261,14 @@ template <bool kStore>
     // The pair is kNone, or it reaches coefficient 63 or passes it, so that its last symbol may
     // belong to the next block.
     if ((last + 1) & 64) [[unlikely]] {
-      k = decode_one<kStore>(ac, bits, k, out);
+      k = decode_one<kStore>(ac, bits, k, order, out);
       continue;
     }
     if (kStore) {
       const auto value = static_cast<std::int64_t>(pair) >> 56;
-      out[kNatural.at[k + (pair >> 48 & 255)]] = static_cast<std::int16_t>(value);
+      out[order.at[k + (pair >> 48 & 255)]] = static_cast<std::int16_t>(value);
       const std::uint64_t low = lowest(bits.bits >> (-pair & 63), pair >> 8 & 255);
-      out[kNatural.at[last]] = static_cast<std::int16_t>(low + (pair >> 32));
+      out[order.at[last]] = static_cast<std::int16_t>(low + (pair >> 32));
     }
     k = last;
     bits.bits <<= pair & 63;
@@ -280,6 +280,7 @@ template <bool kStore>
 [[gnu::always_inline]] inline void ScanDecoder::run(ScanDecoder& scan, const McuLayout& layout,
                                                     std::int32_t count, const McuOutput* out) {
   Bits bits = scan.bits_;  // a local, because stores to `out` might alias scan.bits_
+  const CoefficientOrder& order = kStore ? *out->order : kNaturalOrder;
   for (std::int32_t i = 0; i < count; ++i) {
     if (scan.insufficient_) [[unlikely]] {
       if (kStore) clear(layout, i, count, *out);
@@ -297,11 +298,11 @@ template <bool kStore>
         if (out->first[j]) {
           std::int16_t* const to = out->first[j] + i * out->step[j];
           std::memset(to, 0, 64 * sizeof *to);
-          decode_block<true>(*block.dc, *block.ac, bits, last_dc, to);
+          decode_block<true>(*block.dc, *block.ac, bits, last_dc, order, to);
           continue;
         }
       }
-      decode_block<false>(*block.dc, *block.ac, bits, last_dc, nullptr);
+      decode_block<false>(*block.dc, *block.ac, bits, last_dc, order, nullptr);
     }
     if (scan.at_marker_) [[unlikely]] {
       scan.bits_ = bits;

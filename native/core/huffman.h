@@ -79,10 +79,18 @@ struct McuLayout {
   Block block[kMost];
 };
 
+// Where coefficients are stored in a block, by zigzag index: in natural order (row * 8 + column),
+// or by idct_place(). Indices above 63 occur in damaged streams: see huffman.cpp.
+struct CoefficientOrder {
+  std::uint8_t at[256 + 64];
+};
+extern const CoefficientOrder kNaturalOrder, kIdctOrder;
+
 // Where the blocks of a run of MCUs go.
 struct McuOutput {
   std::int16_t* first[McuLayout::kMost];  // block i of the first MCU; null: it is parsed only
   std::ptrdiff_t step[McuLayout::kMost];  // values from there to block i of the next MCU
+  const CoefficientOrder* order = &kNaturalOrder;
 };
 
 // Decodes the blocks of a scan one after another. Plain data: safe to leave by longjmp.
@@ -99,8 +107,8 @@ class ScanDecoder {
   void block(const HuffmanTable& dc, const HuffmanTable& ac, int index, std::int16_t* out);
 
   // Decodes the next `count` MCUs, which must have no restart marker before any of them. All 64
-  // coefficients of each block are written, in natural order. MCUs that begin while insufficient()
-  // is true become zeros.
+  // coefficients of each block are written, in the order out.order. MCUs that begin while
+  // insufficient() is true become zeros.
   void mcus(const McuLayout& layout, std::int32_t count, const McuOutput& out);
   // Parses the next `count` MCUs without storing them.
   void skip(const McuLayout& layout, std::int32_t count);
@@ -148,10 +156,10 @@ class ScanDecoder {
 
   template <bool kStore>
   static void decode_block(const HuffmanTable& dc, const HuffmanTable& ac, Bits& bits,
-                           std::int32_t& last_dc, std::int16_t* out);
+                           std::int32_t& last_dc, const CoefficientOrder& order, std::int16_t* out);
   template <bool kStore>
   static std::uint32_t decode_one(const HuffmanTable& ac, Bits& bits, std::uint32_t k,
-                                  std::int16_t* out);
+                                  const CoefficientOrder& order, std::int16_t* out);
   // The attribute is repeated on this declaration, because uses before the definition need it.
   template <bool kStore>
   [[gnu::always_inline]] static inline void run(ScanDecoder& scan, const McuLayout& layout,

@@ -20,32 +20,17 @@ inline __m256i multiply(__m256i pairs, IdctPair pair) {
   return _mm256_madd_epi16(pairs, weights(pair));
 }
 
-// Loads row `row` of two blocks.
-inline __m256i load_row(const std::int16_t* blocks, int row) {
-  const auto* at = reinterpret_cast<const __m128i*>(blocks + 8 * row);
+// Loads the pairs of rows k and k + 4 of two blocks, of the four columns from `column` on.
+inline __m256i load_pairs(const std::int16_t* blocks, int k, int column) {
+  const auto* at = reinterpret_cast<const __m128i*>(blocks + 16 * k + 2 * column);
   return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_load_si128(at)), _mm_load_si128(at + 8),
                                  1);
 }
 
-struct Rows {
-  __m256i row[8];
-};
-
-inline Rows load_rows(const std::int16_t* blocks) {
-  Rows r;
-  for (int k = 0; k < 8; ++k) r.row[k] = load_row(blocks, k);
-  return r;
-}
-
-// Pair rows k and k + 4: of the left four columns (low_pairs), and of the right four (high_pairs).
-inline Pairs low_pairs(const Rows& r) {
-  return {_mm256_unpacklo_epi16(r.row[0], r.row[4]), _mm256_unpacklo_epi16(r.row[1], r.row[5]),
-          _mm256_unpacklo_epi16(r.row[2], r.row[6]), _mm256_unpacklo_epi16(r.row[3], r.row[7])};
-}
-
-inline Pairs high_pairs(const Rows& r) {
-  return {_mm256_unpackhi_epi16(r.row[0], r.row[4]), _mm256_unpackhi_epi16(r.row[1], r.row[5]),
-          _mm256_unpackhi_epi16(r.row[2], r.row[6]), _mm256_unpackhi_epi16(r.row[3], r.row[7])};
+// Loads the pairs of the left four columns of two blocks (column = 0), or of the right four (4).
+inline Pairs load_half(const std::int16_t* blocks, int column) {
+  return {load_pairs(blocks, 0, column), load_pairs(blocks, 1, column),
+          load_pairs(blocks, 2, column), load_pairs(blocks, 3, column)};
 }
 
 inline void transform8(const Pairs& x, __m256i bias, __m256i (&out)[8]) {
@@ -137,11 +122,10 @@ inline void finish8(const Pairs& x, std::uint8_t* out, std::ptrdiff_t stride) {
 
 // The column pass of size 2.
 inline void columns2(const std::int16_t* blocks, __m256i (&rows)[2]) {
-  const Rows in = load_rows(blocks);
   const __m256i bias = _mm256_set1_epi32(idct_bias_columns(kIdct2));
   __m256i left[2], right[2];
-  transform2(low_pairs(in), bias, left);
-  transform2(high_pairs(in), bias, right);
+  transform2(load_half(blocks, 0), bias, left);
+  transform2(load_half(blocks, 4), bias, right);
   for (int k = 0; k < 2; ++k) rows[k] = pack_columns<kIdct2.columns>(left[k], right[k]);
 }
 
@@ -150,10 +134,9 @@ inline void columns2(const std::int16_t* blocks, __m256i (&rows)[2]) {
 void idct8_avx2(const std::int16_t* blocks, int count, std::uint8_t* out, std::ptrdiff_t stride) {
   const __m256i bias = _mm256_set1_epi32(idct_bias_columns(kIdct8));
   for (int b = 0; b < count; b += 2, blocks += 2 * 64, out += 2 * 8) {
-    const Rows in = load_rows(blocks);
     __m256i left[8], right[8], rows[8];
-    transform8(low_pairs(in), bias, left);
-    transform8(high_pairs(in), bias, right);
+    transform8(load_half(blocks, 0), bias, left);
+    transform8(load_half(blocks, 4), bias, right);
     for (int k = 0; k < 8; ++k) rows[k] = pack_columns<kIdct8.columns>(left[k], right[k]);
     finish8(transpose(rows[0], rows[1], rows[2], rows[3]), out, stride);
     finish8(transpose(rows[4], rows[5], rows[6], rows[7]), out + 4 * stride, stride);
@@ -170,10 +153,9 @@ void idct4_avx2(const std::int16_t* blocks, int count, std::uint8_t* out, std::p
       _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
   const __m256i by_block = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   for (int b = 0; b < count; b += 2, blocks += 2 * 64, out += 2 * 4) {
-    const Rows in = load_rows(blocks);
     __m256i left[4], right[4], rows[4], o[4];
-    transform4(low_pairs(in), bias_columns, left);
-    transform4(high_pairs(in), bias_columns, right);
+    transform4(load_half(blocks, 0), bias_columns, left);
+    transform4(load_half(blocks, 4), bias_columns, right);
     for (int k = 0; k < 4; ++k) rows[k] = pack_columns<kIdct4.columns>(left[k], right[k]);
     transform4(transpose(rows[0], rows[1], rows[2], rows[3]), bias_rows, o);
     const __m256i packed =

@@ -154,7 +154,11 @@ inline void transform4(const int16x8_t (&x)[8], Sums (&out)[4]) {
 }
 
 inline void load_rows(const std::int16_t* block, int16x8_t (&x)[8]) {
-  for (int k = 0; k < 8; ++k) x[k] = vld1q_s16(block + 8 * k);
+  for (int k = 0; k < 4; ++k) {
+    const int16x8x2_t rows = vld2q_s16(block + 16 * k);
+    x[k] = rows.val[0];
+    x[k + 4] = rows.val[1];
+  }
 }
 
 // Rounds the columns' outputs and drops their low bits.

@@ -76,6 +76,16 @@ void pass2(const std::int16_t (*in)[kVectors], std::int16_t (*out)[2]) {
   }
 }
 
+// Loads a block in natural order.
+void load(const std::int16_t* block, std::int16_t (&rows)[8][8]) {
+  for (int k = 0; k < 4; ++k) {
+    for (int x = 0; x < 8; ++x) {
+      rows[k][x] = block[16 * k + 2 * x];
+      rows[k + 4][x] = block[16 * k + 2 * x + 1];
+    }
+  }
+}
+
 template <int kSize>
 void store(const std::int16_t (*samples)[kSize], std::uint8_t* out, std::ptrdiff_t stride) {
   for (int y = 0; y < kSize; ++y) {
@@ -93,9 +103,9 @@ void store(const std::int16_t (*samples)[kSize], std::uint8_t* out, std::ptrdiff
 void idct8_portable(const std::int16_t* blocks, int count, std::uint8_t* out,
                     std::ptrdiff_t stride) {
   for (int b = 0; b < count; ++b, blocks += 64, out += 8) {
-    std::int16_t columns[8][8], samples[8][8];
-    pass8<kIdct8.columns, idct_bias_columns(kIdct8)>(
-        reinterpret_cast<const std::int16_t (*)[8]>(blocks), columns);
+    std::int16_t in[8][8], columns[8][8], samples[8][8];
+    load(blocks, in);
+    pass8<kIdct8.columns, idct_bias_columns(kIdct8)>(in, columns);
     pass8<kIdct8.rows, idct_bias_rows(kIdct8)>(columns, samples);
     store<8>(samples, out, stride);
   }
@@ -104,9 +114,9 @@ void idct8_portable(const std::int16_t* blocks, int count, std::uint8_t* out,
 void idct4_portable(const std::int16_t* blocks, int count, std::uint8_t* out,
                     std::ptrdiff_t stride) {
   for (int b = 0; b < count; ++b, blocks += 64, out += 4) {
-    std::int16_t columns[8][4], samples[4][4];
-    pass4<8, kIdct4.columns, idct_bias_columns(kIdct4)>(
-        reinterpret_cast<const std::int16_t (*)[8]>(blocks), columns);
+    std::int16_t in[8][8], columns[8][4], samples[4][4];
+    load(blocks, in);
+    pass4<8, kIdct4.columns, idct_bias_columns(kIdct4)>(in, columns);
     pass4<4, kIdct4.rows, idct_bias_rows(kIdct4)>(columns, samples);
     store<4>(samples, out, stride);
   }
@@ -115,9 +125,9 @@ void idct4_portable(const std::int16_t* blocks, int count, std::uint8_t* out,
 void idct2_portable(const std::int16_t* blocks, int count, std::uint8_t* out,
                     std::ptrdiff_t stride) {
   for (int b = 0; b < count; ++b, blocks += 64, out += 2) {
-    std::int16_t columns[8][2], samples[2][2];
-    pass2<8, kIdct2.columns, idct_bias_columns(kIdct2)>(
-        reinterpret_cast<const std::int16_t (*)[8]>(blocks), columns);
+    std::int16_t in[8][8], columns[8][2], samples[2][2];
+    load(blocks, in);
+    pass2<8, kIdct2.columns, idct_bias_columns(kIdct2)>(in, columns);
     pass2<2, kIdct2.rows, idct_bias_rows(kIdct2)>(columns, samples);
     store<2>(samples, out, stride);
   }

@@ -21,11 +21,6 @@ struct Pairs {
   __m512i p04, p15, p26, p37;
 };
 
-// Two consecutive rows of four blocks.
-struct TwoRows {
-  __m512i even, odd;
-};
-
 inline __m512i weights(IdctPair pair) {
   return _mm512_set1_epi32(static_cast<std::uint16_t>(pair.low) | pair.high * 65536);
 }
@@ -50,27 +45,21 @@ inline __m512i load_two(const std::int16_t* a, const std::int16_t* b) {
       _mm256_load_si256(reinterpret_cast<const __m256i*>(b)), 1);
 }
 
-// Loads rows `row`, which is even, and row + 1 of four blocks.
-inline TwoRows load_rows(const std::int16_t* blocks, int row) {
-  const std::int16_t* at = blocks + 8 * row;
+// Loads the pairs of rows k and k + 4 of four blocks: of the left four columns, and of the right
+// four.
+inline void load_pairs(const std::int16_t* blocks, int k, __m512i& left, __m512i& right) {
+  const std::int16_t* at = blocks + 16 * k;
   const __m512i first = load_two(at, at + 64);
   const __m512i second = load_two(at + 128, at + 192);
-  return {_mm512_shuffle_i64x2(first, second, 0x88), _mm512_shuffle_i64x2(first, second, 0xdd)};
+  left = _mm512_shuffle_i64x2(first, second, 0x88);
+  right = _mm512_shuffle_i64x2(first, second, 0xdd);
 }
 
-// Pair rows k and k + 4: of the left four columns (low_pairs), and of the right four (high_pairs).
-inline Pairs low_pairs(const TwoRows (&rows)[4]) {
-  return {_mm512_unpacklo_epi16(rows[0].even, rows[2].even),
-          _mm512_unpacklo_epi16(rows[0].odd, rows[2].odd),
-          _mm512_unpacklo_epi16(rows[1].even, rows[3].even),
-          _mm512_unpacklo_epi16(rows[1].odd, rows[3].odd)};
-}
-
-inline Pairs high_pairs(const TwoRows (&rows)[4]) {
-  return {_mm512_unpackhi_epi16(rows[0].even, rows[2].even),
-          _mm512_unpackhi_epi16(rows[0].odd, rows[2].odd),
-          _mm512_unpackhi_epi16(rows[1].even, rows[3].even),
-          _mm512_unpackhi_epi16(rows[1].odd, rows[3].odd)};
+inline void load_blocks(const std::int16_t* blocks, Pairs& left, Pairs& right) {
+  load_pairs(blocks, 0, left.p04, right.p04);
+  load_pairs(blocks, 1, left.p15, right.p15);
+  load_pairs(blocks, 2, left.p26, right.p26);
+  load_pairs(blocks, 3, left.p37, right.p37);
 }
 
 inline void transform8(const Pairs& x, __m512i bias, __m512i (&out)[8]) {
@@ -154,13 +143,14 @@ struct alignas(64) ByteIndex {
   }
 };
 
-// Size 8: rows `first` and first + 1 of four rows of 32 bytes, the left (and right) half of each
-// eight. A lane has two columns of four rows, then the next two.
+// Size 8: rows `first` and first + 1 of four rows of 32 bytes, of two registers: the left half of
+// each eight, and the right. A lane has two columns of four rows, then the next two.
 constexpr ByteIndex two_rows_of_8(int first) {
   ByteIndex index{};
   for (int i = 0; i < 64; ++i) {
-    const int row = first + i / 32, block = i / 8 % 4, column = i % 4;
-    index.from[i] = static_cast<std::uint8_t>(16 * block + 8 * (column / 2) + 2 * row + column % 2);
+    const int row = first + i / 32, block = i / 8 % 4, half = i / 4 % 2, column = i % 4;
+    index.from[i] =
+        static_cast<std::uint8_t>(64 * half + 16 * block + 8 * (column / 2) + 2 * row + column % 2);
   }
   index.set_pairs();
   return index;
@@ -198,17 +188,16 @@ inline __m512i load_index(const ByteIndex& index) { return _mm512_load_si512(ind
 inline __m512i permuted(__m512i index, __m512i bytes) {
   return _mm512_permutexvar_epi8(index, bytes);
 }
-// Permutes bytes; the first four of each eight come from `left`, the others from `right`.
-inline __m512i permuted_halves(__m512i index, __m512i left, __m512i right) {
-  return _mm512_mask_permutexvar_epi8(permuted(index, left), 0xf0f0f0f0f0f0f0f0, index, right);
+inline __m512i permuted(__m512i index, __m512i left, __m512i right) {
+  return _mm512_permutex2var_epi8(left, index, right);
 }
 #else
 inline __m512i load_index(const ByteIndex& index) { return _mm512_load_si512(index.pair); }
 inline __m512i permuted(__m512i index, __m512i bytes) {
   return _mm512_permutexvar_epi16(index, bytes);
 }
-inline __m512i permuted_halves(__m512i index, __m512i left, __m512i right) {
-  return _mm512_mask_permutexvar_epi16(permuted(index, left), 0xcccccccc, index, right);
+inline __m512i permuted(__m512i index, __m512i left, __m512i right) {
+  return _mm512_permutex2var_epi16(left, index, right);
 }
 #endif
 
@@ -231,7 +220,7 @@ inline void finish8(const Pairs& x, std::uint8_t* out, std::ptrdiff_t stride) {
       _mm512_packus_epi16(pack_rows<kShift>(o[4], o[5]), pack_rows<kShift>(o[6], o[7]));
   for (int i = 0; i < 2; ++i) {
     const __m512i index = load_index(kTwoRowsOf8[i]);
-    const __m512i rows = permuted_halves(index, left, right);
+    const __m512i rows = permuted(index, left, right);
     store32(out + 2 * i * stride, _mm512_castsi512_si256(rows));
     store32(out + (2 * i + 1) * stride, _mm512_extracti64x4_epi64(rows, 1));
   }
@@ -239,12 +228,12 @@ inline void finish8(const Pairs& x, std::uint8_t* out, std::ptrdiff_t stride) {
 
 // The column pass of size 2.
 inline void columns2(const std::int16_t* blocks, __m512i (&rows)[2]) {
-  const TwoRows in[4] = {load_rows(blocks, 0), load_rows(blocks, 2), load_rows(blocks, 4),
-                         load_rows(blocks, 6)};
+  Pairs in_left, in_right;
+  load_blocks(blocks, in_left, in_right);
   const __m512i bias = _mm512_set1_epi32(idct_bias_columns(kIdct2));
   __m512i left[2], right[2];
-  transform2(low_pairs(in), bias, left);
-  transform2(high_pairs(in), bias, right);
+  transform2(in_left, bias, left);
+  transform2(in_right, bias, right);
   for (int k = 0; k < 2; ++k) rows[k] = pack_columns<kIdct2.columns>(left[k], right[k]);
 }
 
@@ -252,11 +241,11 @@ inline void transform_blocks8(const std::int16_t* blocks, int count, std::uint8_
                               std::ptrdiff_t stride) {
   const __m512i bias = _mm512_set1_epi32(idct_bias_columns(kIdct8));
   for (int b = 0; b < count; b += 4, blocks += 4 * 64, out += 4 * 8) {
-    const TwoRows in[4] = {load_rows(blocks, 0), load_rows(blocks, 2), load_rows(blocks, 4),
-                           load_rows(blocks, 6)};
+    Pairs in_left, in_right;
+    load_blocks(blocks, in_left, in_right);
     __m512i left[8], right[8], rows[8];
-    transform8(low_pairs(in), bias, left);
-    transform8(high_pairs(in), bias, right);
+    transform8(in_left, bias, left);
+    transform8(in_right, bias, right);
     for (int k = 0; k < 8; ++k) rows[k] = pack_columns<kIdct8.columns>(left[k], right[k]);
     finish8(transpose(rows[0], rows[1], rows[2], rows[3]), out, stride);
     finish8(transpose(rows[4], rows[5], rows[6], rows[7]), out + 4 * stride, stride);
@@ -270,11 +259,11 @@ inline void transform_blocks4(const std::int16_t* blocks, int count, std::uint8_
   constexpr int kShift = kIdct4.rows;
   const __m512i index = load_index(kFourRowsOf4);
   for (int b = 0; b < count; b += 4, blocks += 4 * 64, out += 4 * 4) {
-    const TwoRows in[4] = {load_rows(blocks, 0), load_rows(blocks, 2), load_rows(blocks, 4),
-                           load_rows(blocks, 6)};
+    Pairs in_left, in_right;
+    load_blocks(blocks, in_left, in_right);
     __m512i left[4], right[4], rows[4], o[4];
-    transform4(low_pairs(in), bias_columns, left);
-    transform4(high_pairs(in), bias_columns, right);
+    transform4(in_left, bias_columns, left);
+    transform4(in_right, bias_columns, right);
     for (int k = 0; k < 4; ++k) rows[k] = pack_columns<kIdct4.columns>(left[k], right[k]);
     transform4(transpose(rows[0], rows[1], rows[2], rows[3]), bias_rows, o);
     const __m512i samples = permuted(

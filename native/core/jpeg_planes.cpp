@@ -66,6 +66,7 @@ Status JpegPlanes::decode(const PlaneRegion& region, PlaneView* planes) {
   // Lay the blocks out by component and block row, so that blocks_ has the blocks of kRun MCUs
   // along a block row side by side, as idct() needs them.
   McuOutput out{};
+  out.order = &kIdctOrder;
   Block* at = blocks_.data();
   int block = 0;
   for (int c = 0; c < shape_.components; ++c) {

@@ -46,7 +46,6 @@ class JpegPlanes {
     std::int16_t value[64];
   };
   Status prepare(PlaneView* planes);
-  void place_blocks(std::int32_t count);
   void write(std::int32_t row, std::int32_t column, std::int32_t count);
   void write_blocks(int c, std::int32_t y, std::int32_t x, std::int32_t count, Block* blocks);
 

@@ -44,7 +44,7 @@ Plane reference_plane(const JpegCoefficients& in, int c, int reduce) {
       alignas(64) std::int16_t block[4 * 64] = {};
       std::uint8_t out[8 * 64] = {};
       for (int z = 0; z < 64; ++z)
-        block[kZigzag[z]] = static_cast<std::int16_t>(from[kZigzag[z]] * quant[z]);
+        block[idct_place(kZigzag[z])] = static_cast<std::int16_t>(from[kZigzag[z]] * quant[z]);
       if (size == 1) {
         idct_dc(block, 1, out);
       } else {

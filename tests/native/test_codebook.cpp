@@ -6,6 +6,7 @@
 #include <string>
 
 #include "block_records.h"
+#include "core/idct.h"
 
 using namespace fastio;
 using test::Bytes;
@@ -55,12 +56,14 @@ TEST_CASE("a codebook's tables are what its bytes say") {
       while (order.size() < 64) order.push_back(static_cast<int>(order.size()));
       for (std::size_t r = 0; r < 64; ++r) {
         REQUIRE(book->natural[c][r] == kZigzag[order[r]]);
-        REQUIRE(book->rank[c][kZigzag[order[r]]] == r);
+        const int place = idct_place(kZigzag[order[r]]);
+        REQUIRE(book->place[c][r] == place);
+        REQUIRE(book->rank[c][place] == r);
         REQUIRE(book->rank_pairs[c][2 * (r % 32) + r / 32] == book->rank[c][r]);
         REQUIRE(book->rank_width[c][r] == width[order[r]]);
         const int byte = book->avx2_byte(c, static_cast<int>(r));
         for (int q = 0; q < 4; ++q)
-          REQUIRE(book->shuffle[c][q][2 * (book->natural[c][r] % 32) + book->natural[c][r] / 32] ==
+          REQUIRE(book->shuffle[c][q][2 * (place % 32) + place / 32] ==
                   (byte / 16 == q ? byte % 16 : 0x80));
       }
       for (int j = 0; j < 8; ++j)

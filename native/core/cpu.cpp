@@ -45,7 +45,7 @@ Simd detect() {
   const bool avx2 = cpu_supports(CpuFeature::avx2) && cpu_supports(CpuFeature::bmi) &&
                     cpu_supports(CpuFeature::bmi2) && cpu_supports(CpuFeature::fma) &&
                     cpu_supports(CpuFeature::popcnt) && cpu_supports(CpuFeature::f16c) &&
-                    cpu_supports(CpuFeature::lzcnt);
+                    cpu_supports(CpuFeature::lzcnt) && cpu_supports(CpuFeature::pclmul);
   if (!avx2) return Simd::portable;
   unsigned features = kAvx2;
   if (has_fast_pdep()) features |= kPdep;
@@ -56,7 +56,7 @@ Simd detect() {
   if (cpu_supports(CpuFeature::avx512vbmi) && cpu_supports(CpuFeature::avx512vbmi2) &&
       cpu_supports(CpuFeature::avx512vnni) && cpu_supports(CpuFeature::avx512bitalg) &&
       cpu_supports(CpuFeature::avx512vpopcntdq) && cpu_supports(CpuFeature::gfni) &&
-      cpu_supports(CpuFeature::vpclmulqdq) && cpu_supports(CpuFeature::pclmul))
+      cpu_supports(CpuFeature::vpclmulqdq))
     features |= kAvx512;
   return {features};
 }

@@ -15,7 +15,7 @@ namespace fastio {
 // *_avx512bw.cpp and *_avx512.cpp for kAvx2, kAvx512bw and kAvx512, each of which includes those
 // before it, files named *_neon.cpp for kNeon, and files named *_sve2.cpp for kNeon and kBdep.
 enum Feature : unsigned {
-  kAvx2 = 1,      // AVX2, BMI1, BMI2, FMA, F16C, LZCNT and POPCNT
+  kAvx2 = 1,      // AVX2, BMI1, BMI2, FMA, F16C, LZCNT, POPCNT and PCLMULQDQ
   kPdep = 2,      // pdep and pext are not microcode: BMI2, but for AMD before Zen 3
   kAvx512bw = 4,  // AVX-512 F, BW, VL and DQ: Skylake-X, Cascade Lake
   kAvx512 = 8,    // and VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ, GFNI and VPCLMULQDQ: Ice Lake, Zen 4

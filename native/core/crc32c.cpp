@@ -46,28 +46,28 @@ std::uint32_t update_portable(std::uint32_t state, const std::uint8_t* data, std
 
 #ifdef FASTIO_X86
 
-// The instruction has a latency of three cycles and a throughput of one per cycle, so three blocks
+// The instruction has a latency of three cycles and a throughput of one per cycle, so three parts
 // are processed in parallel and their CRCs combined (Gopal and others, "Fast CRC computation for
-// iSCSI polynomial using CRC32 instruction", Intel 2011). The bytes of such a block:
-constexpr std::size_t kBlock = 1024;
+// iSCSI polynomial using CRC32 instruction", Intel 2011). The most words of 8 bytes in a part:
+constexpr std::size_t kPartWords = 128;
+constexpr std::size_t kLeastBytes = 96;  // fewer are faster one word after the other
 
-// Computes the state after kBlock zero bytes, with a table for each byte of the state.
-class ZeroBlock {
- public:
-  ZeroBlock() {
-    static constexpr std::uint8_t kZeros[kBlock] = {};
-    for (std::size_t k = 0; k < 4; ++k)
-      for (std::uint32_t b = 0; b < 256; ++b)
-        after_[k][b] = update_portable(b << (8 * k), kZeros, kBlock);
-  }
-  std::uint32_t operator()(std::uint32_t state) const {
-    return after_[0][state & 255] ^ after_[1][state >> 8 & 255] ^ after_[2][state >> 16 & 255] ^
-           after_[3][state >> 24];
-  }
-
- private:
-  std::uint32_t after_[4][256];
+// words[n]: x^(64 n - 33) modulo the polynomial, reflected: the factor that advances a state by n
+// words. The product of two reflected 32-bit numbers, taken as one of 64 bits, is shifted by one
+// bit, and the instruction multiplies by x^32.
+struct Advance {
+  std::uint32_t words[2 * kPartWords + 1];
 };
+constexpr Advance make_advance() {
+  Advance advance{};
+  std::uint32_t value = 1;  // x^31
+  for (std::size_t n = 1; n <= 2 * kPartWords; ++n) {
+    advance.words[n] = value;
+    for (int i = 0; i < 64; ++i) value = value >> 1 ^ (value & 1 ? kCrc32cPolynomial : 0);
+  }
+  return advance;
+}
+constexpr Advance kAdvance = make_advance();
 
 std::uint64_t word_at(const std::uint8_t* data) {
   std::uint64_t word;
@@ -75,21 +75,26 @@ std::uint64_t word_at(const std::uint8_t* data) {
   return word;
 }
 
-[[gnu::target("sse4.2,crc32")]] std::uint32_t update_sse42(std::uint32_t state,
-                                                           const std::uint8_t* data,
-                                                           std::size_t size) {
-  static const ZeroBlock zero_block;
-  for (; size >= 3 * kBlock; data += 3 * kBlock, size -= 3 * kBlock) {
-    std::uint64_t a = state, b = 0, c = 0;
-    for (std::size_t i = 0; i < kBlock; i += 8) {
-      a = _mm_crc32_u64(a, word_at(data + i));
-      b = _mm_crc32_u64(b, word_at(data + kBlock + i));
-      c = _mm_crc32_u64(c, word_at(data + 2 * kBlock + i));
-    }
-    state = zero_block(static_cast<std::uint32_t>(a)) ^ static_cast<std::uint32_t>(b);
-    state = zero_block(state) ^ static_cast<std::uint32_t>(c);
-  }
+[[gnu::target("sse4.2,crc32,pclmul")]] std::uint32_t update_sse42(std::uint32_t state,
+                                                                  const std::uint8_t* data,
+                                                                  std::size_t size) {
   std::uint64_t wide = state;
+  while (size >= kLeastBytes) {
+    const std::size_t words = size < 24 * kPartWords ? size / 24 : kPartWords, part = 8 * words;
+    std::uint64_t b = 0, c = 0;
+    for (const std::uint8_t* const end = data + part; data < end; data += 8) {
+      wide = _mm_crc32_u64(wide, word_at(data));
+      b = _mm_crc32_u64(b, word_at(data + part));
+      c = _mm_crc32_u64(c, word_at(data + 2 * part));
+    }
+    const __m128i states = _mm_set_epi64x(static_cast<long long>(b), static_cast<long long>(wide));
+    const __m128i by = _mm_set_epi64x(kAdvance.words[words], kAdvance.words[2 * words]);
+    const __m128i advanced = _mm_xor_si128(_mm_clmulepi64_si128(states, by, 0x00),
+                                           _mm_clmulepi64_si128(states, by, 0x11));
+    wide = c ^ _mm_crc32_u64(0, static_cast<std::uint64_t>(_mm_cvtsi128_si64(advanced)));
+    data += 2 * part;
+    size -= 3 * part;
+  }
   for (; size >= 8; data += 8, size -= 8) wide = _mm_crc32_u64(wide, word_at(data));
   state = static_cast<std::uint32_t>(wide);
   for (; size > 0; ++data, --size) state = _mm_crc32_u8(state, *data);

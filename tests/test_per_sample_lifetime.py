@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
+import io
+import multiprocessing
 import os
 import select
 import signal
 import threading
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import ConcatDataset
 
 import fastio
@@ -134,6 +139,48 @@ def test_processes_of_a_loader_that_nobody_has_end_without_the_garbage_collector
         wait_for_end(pids)
     finally:
         gc.enable()
+
+
+def fails(image: Any) -> Any:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
+@pytest.mark.parametrize(
+    ("bad", "function"), [("", fails), ("jpg", negative), ("png", negative), ("jpg", fails)]
+)
+def test_errors_do_not_keep_what_nobody_has_without_the_garbage_collector(
+    tmp_path: Path, bad: str, function: Any, on_error: Any
+) -> None:
+    folder = numbered_folder(tmp_path / "images", (6,))
+    if bad:
+        path = min(folder.rglob("*.*"))
+        path.with_suffix(f".{bad}").write_bytes(_image(bad)[:200])
+    raises = on_error == "raise" or (function is fails and on_error == "replace")
+    before = set(threading.enumerate())
+    gc.disable()
+    try:
+        step = PerSample(function, count=1)
+        loader = Loader(folder, 2, transforms=[*SMALL, step], on_error=on_error)
+        batches = iter(loader)
+        with pytest.raises(fastio.SampleError) if raises else nullcontext():
+            list(batches)
+        pids = {child.pid for child in multiprocessing.active_children()}
+        assert pids
+        del loader, batches
+        wait_for_end(pids)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+    finally:
+        gc.enable()
+
+
+def _image(kind: str) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    Image.fromarray(pixels).save(file, {"jpg": "JPEG", "png": "PNG"}[kind])
+    return file.getvalue()
 
 
 INTERRUPTED = """

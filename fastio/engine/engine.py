@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -270,9 +270,9 @@ class Engine:
         for reader, work in pending.work:
             values |= reader.finish(pending, work)
         self._let_go(pending)  # after all readers, which may read damaged blocks again
-        planned = pending.planned
-        if pending.failures and self.settings.on_error == "raise":
-            raise pending.failures[min(pending.failures)]
+        if pending.error is not None:
+            raise pending.error
+        planned, failures = pending.planned, pending.failures
         batch = Batch(
             {name: values[name] for name in self._parts},
             planned.rows,
@@ -283,14 +283,16 @@ class Engine:
             leases={name: lease for _, work in pending.work for name, lease in work.leases.items()},
             occurrences=planned.occurrences,
         )
-        return self.mended(batch, pending.failures)
+        del pending  # frames of an error's traceback must not refer to it: see `Pending.release`
+        return self.mended(batch, failures)
 
-    def mended(self, batch: Batch, failures: Mapping[int, SampleError]) -> Batch | None:
+    def mended(self, batch: Batch, failures: dict[int, SampleError]) -> Batch | None:
         """Returns a batch without its bad rows, or with others in their place.
 
         Args:
             batch: the batch.
-            failures: errors of bad samples, by their place in the batch.
+            failures: errors of bad samples, by their place in the batch; those that are raised or
+                recorded in the batch are taken out.
 
         Returns:
             The batch; None if all of its rows were skipped.
@@ -300,18 +302,16 @@ class Engine:
         """
         if not failures:
             return batch
-        bad = sorted(failures)
-        if self.settings.on_error == "raise":
-            raise failures[bad[0]]
-        batch.errors += [failures[index] for index in bad]
+        bad, on_error = sorted(failures), self.settings.on_error
         good = np.setdiff1d(np.arange(len(batch.rows)), bad)
-        if not good.size:
+        if on_error == "raise" or not good.size:
             batch.release()
-            if self.settings.on_error == "replace":
-                raise failures[bad[0]]
+            if on_error != "skip":
+                raise failures.pop(bad[0])
             self._skipped += len(bad)
             return None
-        if self.settings.on_error == "skip":
+        batch.errors += [failures.pop(place) for place in bad]
+        if on_error == "skip":
             self._skipped += len(bad)
             batch.skip(good)
         else:

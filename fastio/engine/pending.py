@@ -53,7 +53,7 @@ class Pending:
     work: list[tuple[Reader, Work]] = field(default_factory=list)
     failures: dict[int, SampleError] = field(default_factory=dict)
     followed: bool = False
-    error: Exception | None = None
+    error: BaseException | None = None
     began_s: float = math.inf
     blocks: npt.NDArray[np.int64] | None = None
     staged: threading.Event | None = None
@@ -121,9 +121,17 @@ class Pending:
             pass
 
     def release(self) -> None:
-        """Takes back the slots, which no thread writes any more."""
+        """Takes back the slots, which no thread writes any more, and forgets the batch's errors.
+
+        The traceback of an error refers to frames, which refer to this batch. If it referred to the
+        error, the cycle would keep the engine, its threads and worker processes until the garbage
+        collector runs.
+        """
         for _, work in self.work:
             work.release()
+        self.failures = {}
+        if self.after is None or self.after.done():
+            self.error = self.after = None
 
     def lose(self) -> None:
         """Leaves the slots to threads that hang."""

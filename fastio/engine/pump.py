@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -36,7 +36,7 @@ class BatchStage(Protocol):
         batch: Batch,
         seed: int,
         cancelled: Callable[[], bool],
-        done: Callable[[Mapping[int, SampleError], Exception | None], None],
+        done: Callable[[dict[int, SampleError], Exception | None], None],
     ) -> None:
         """Begins to change a batch; does not wait.
 
@@ -44,8 +44,8 @@ class BatchStage(Protocol):
             batch: the batch.
             seed: seed of its draws.
             cancelled: returns whether nobody wants it any more.
-            done: called once, on any thread, with the errors of single samples by their place, and
-                the error of the whole batch or None.
+            done: called once, on any thread, with the errors of single samples by their place,
+                which it may take out, and the error of the whole batch or None.
         """
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ def _work(engine: Engine, stage: BatchStage, batches: queue.SimpleQueue[Pending 
                     batch,
                     pending.seed,
                     partial(getattr, pending, "left_out"),
-                    partial(_settle, engine, batch, after),
+                    partial(_settle, engine, batch, pending),
                 )
         except BaseException as error:
             after.set_exception(error)  # also of an interrupt: somebody waits for this future
@@ -126,24 +126,22 @@ def _finished(engine: Engine, pending: Pending) -> Batch | None:
             raise LoaderClosed("closed while waiting for a batch")
         return engine.finish(pending)
     finally:
-        # The error's traceback refers to this frame, the batch to its future, and the future to the
-        # error. Without this, the cycle would keep the engine and the worker processes of a loader
-        # that is no longer used until the garbage collector runs.
-        del pending
+        del pending  # which nobody may release, if nobody uses the stream any more
 
 
 def _settle(
     engine: Engine,
     batch: Batch,
-    after: Future[Batch | None],
-    failures: Mapping[int, SampleError],
+    pending: Pending,
+    failures: dict[int, SampleError],
     error: Exception | None,
 ) -> None:
+    assert pending.after is not None  # before it has a result, the batch is not released
     if error is not None:
-        after.set_exception(error)  # not raised, to make no cycle: see `_finished`
+        pending.after.set_exception(error)
         return
     try:
-        after.set_result(engine.mended(batch, failures))
+        pending.after.set_result(engine.mended(batch, failures))
     except BaseException as raised:
-        after.set_exception(raised)
-        del after
+        # The frames of this thread refer to the batch, which nobody may release.
+        pending.after.set_exception(raised.with_traceback(None))

@@ -13,6 +13,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
+from traceback import walk_tb
 from typing import Any, Literal
 
 import numpy as np
@@ -289,6 +290,17 @@ def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
     return Finish([(0, function)])(data) if isinstance(data, (tuple, list)) else function(data)
 
 
+def _break_cycle(error: Exception) -> None:
+    """Clears the frame of torch's `reraise`, which refers to the error of a worker process.
+
+    The error's traceback refers to the frame, and the cycle would keep the worker processes of a
+    loader that nobody has until the garbage collector runs.
+    """
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    if frame.f_code.co_name == "reraise":
+        frame.clear()
+
+
 def _planned(
     sampling: Sampling, rows: int, cursor: Cursor, ranks: Ranks, follows_torch: bool | None
 ) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
@@ -455,6 +467,7 @@ class _WorkerBatches:
             # batch can still arrive.
             if self._drawn and (taken is None or batches.taken() != taken):
                 self._drawn.take(batches.place)
+            _break_cycle(error)
             raise
         info = self._info(data)
         self._noted(info.next_position, batches.state())

@@ -139,6 +139,7 @@ class ImageListReader(Reader):
             work.detail = lists.detail
             found = self.images.finish(lists.images, work)[self._name]
             self._add_failures(batch, lists)
+            batch.error = batch.error or lists.images.error
         if self._part.pool is None:
             ends = np.cumsum([0, *lists.counts.tolist()]).tolist()
             images = found or []

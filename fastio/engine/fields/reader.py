@@ -60,6 +60,7 @@ class Work:
         # Fields that were finished before another one failed have leases.
         for lease in self.leases.values():
             lease.release()
+        self.futures = {}  # which refer to errors: see `Pending.release`
 
 
 class Reader(ABC):
@@ -103,7 +104,7 @@ class Reader(ABC):
 def result_of(
     future: Future[T], batch: Pending, place: int, dataset: Rows, kind: type[SampleError]
 ) -> T | None:
-    """Returns the result of a row's future; its error becomes one of the batch's failures.
+    """Returns the result of a row's future, or None; its error becomes one of the batch.
 
     Args:
         future: future that is done.
@@ -112,15 +113,16 @@ def result_of(
         dataset: dataset of the row, which names it.
         kind: class of the error.
     """
-    try:
+    error = future.exception()  # not raised here, in a frame that refers to the future
+    if error is None:
         return future.result()
-    except NOT_OF_SAMPLES:
-        raise
-    except Exception as error:
+    if isinstance(error, NOT_OF_SAMPLES) or not isinstance(error, Exception):
+        batch.error = batch.error or error
+    else:
         # The dataset may have raised a SampleError with the name already.
         cause = error.cause if isinstance(error, SampleError) else error
         batch.failures.setdefault(place, sample_error(dataset, batch, place, cause, kind))
-        return None
+    return None
 
 
 def sample_error(

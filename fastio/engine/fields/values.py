@@ -60,22 +60,26 @@ class ValueReader(Reader):
         except Exception as error:
             if self._raises and isinstance(error, FastioError):
                 raise
-            whole = error
-        # A row of the batch is bad. The rows are read one by one to find out which.
-        bad = {}
-        for place, row in enumerate(rows.tolist()):
-            try:
-                with of_sample(dataset, row):
-                    dataset.gather_all(self.fields, rows[place : place + 1])
-            except SampleError as error:
-                bad[place] = error
-        if not bad:
-            raise whole
-        batch.failures.update(bad)
-        good = np.setdiff1d(np.arange(len(rows)), list(bad))
+            # A row of the batch is bad. The rows are read one by one to find out which.
+            bad = self._read_singly(batch)
+            if not bad:
+                raise
+        good = np.setdiff1d(np.arange(len(rows)), bad)
         if not good.size:
             return {name: [] for name in self.fields}
         places = np.arange(len(rows))
         # Bad rows get the values of the first good row, and are replaced or left out later.
-        places[list(bad)] = good[0]
+        places[bad] = good[0]
         return dataset.gather_all(self.fields, rows[places])
+
+    def _read_singly(self, batch: Pending) -> list[int]:
+        """Adds the errors of rows to the batch's failures, and returns their places."""
+        bad = []
+        for place, row in enumerate(batch.planned.rows.tolist()):
+            try:
+                with of_sample(self._dataset, row):
+                    self._dataset.gather_all(self.fields, batch.planned.rows[place : place + 1])
+            except SampleError as error:
+                batch.failures[place] = error
+                bad.append(place)
+        return bad

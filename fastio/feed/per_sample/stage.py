@@ -45,7 +45,7 @@ _SHORT = 16 << 10  # bytes of pickled values that go through the socket
 _FREELY = 256 << 20
 _UNLIKE = 4
 
-_Done = Callable[[Mapping[int, SampleError], Exception | None], None]
+_Done = Callable[[dict[int, SampleError], Exception | None], None]
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,8 @@ class _Job:
             for name, (memory, layout) in self._memory.items():
                 results = self._stage.results(self._results[name], memory, layout)
                 self._batch.fields[name] = results
-        self._done(self._failures, self._error)
+        error, self._error = self._error, None  # whose traceback may refer to this object
+        self._done(self._failures, error)
 
 
 def _is_pixels(sample: Any) -> bool:

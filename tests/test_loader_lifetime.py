@@ -11,11 +11,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import fastio
 from fastio import Loader
-from tests.children import in_fork, run_code
+from tests.children import LIMIT_S, in_fork, run_code
 from tests.numbered import loader, rows_of
 from tests.support import threads, told, until
 from tests.torch_support import OwnDataset
@@ -44,6 +46,24 @@ def test_a_loader_that_is_dropped_ends_its_threads(folder: Path) -> None:
     del batches
     gc.collect()
     until(lambda: threads() <= before)
+
+
+def test_a_loader_of_blocks_that_is_dropped_ends_the_thread_that_waits_for_them(
+    folder: Path, tmp_path: Path
+) -> None:
+    images = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
+    pq.write_table(pa.table({"image": images}), tmp_path / "images.parquet")
+    gc.disable()
+    try:
+        table = fastio.open(tmp_path / "images.parquet", images=["image"])
+        batches = Loader(table, 1, transforms=[fastio.Resize((8, 8))])
+        next(iter(batches))
+        [feeder] = [one for one in threading.enumerate() if one.name == "fastio-feeder"]
+        del batches, table
+        feeder.join(LIMIT_S)
+        assert not feeder.is_alive()
+    finally:
+        gc.enable()
 
 
 def test_a_closed_loader_says_so(folder: Path) -> None:

@@ -7,6 +7,7 @@ import queue
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -189,14 +190,17 @@ class Feeder:
 
     Args:
         stager: fetches the blocks.
-        begin: passes a batch to the threads; records errors in the batch.
+        begin: method of the engine that passes a batch to the threads; it records errors in the
+            batch. The engine is not kept: the thread ends if nobody has it any more.
     """
 
     def __init__(self, stager: Stager, begin: Callable[[Pending], None]) -> None:
         self._stager = stager
-        self._begin = begin
+        self._begin = weakref.WeakMethod(begin)
         self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._closed = False
+        engine: Any = begin.__self__  # type: ignore[attr-defined]
+        weakref.finalize(engine, self._queue.put, None).atexit = False
         self._thread = threading.Thread(target=self._work, name="fastio-feeder", daemon=True)
         self._thread.start()
 
@@ -227,8 +231,8 @@ class Feeder:
     def _feed(self, pending: Pending) -> None:
         assert pending.blocks is not None
         while not pending.left_out:
-            if self._closed:
+            if self._closed or self._begin() is None:
                 raise LoaderClosed("the engine was closed")
-            if self._stager.wait(pending.blocks, _LOOK_S):
-                self._begin(pending)
+            if self._stager.wait(pending.blocks, _LOOK_S) and (begin := self._begin()) is not None:
+                begin(pending)
                 return

@@ -14,7 +14,6 @@ import pytest
 
 import fastio
 from fastio import Cache, ShardCorrupt, SourceChanged
-from fastio.packed.ipc import if_relative
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import noise
 
@@ -274,20 +273,3 @@ def test_shards_that_overwriting_has_deleted_are_said_to_be_of_a_replaced_datase
             dataset.shard(shard)
         write(seed)
         check_that_reading_raises(dataset, "was replaced after it was opened")
-
-
-def test_a_relative_path_after_a_change_of_the_working_directory(
-    versions: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with fastio.Loader(versions[0].name, 8) as loader:
-        monkeypatch.chdir("/")
-        with pytest.raises(
-            SourceChanged, match="relative to the working directory, which is now /;"
-        ):
-            next(iter(loader))
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert "was deleted" in if_relative("shard")

@@ -48,6 +48,7 @@ from fastio.packed import (
 )
 from fastio.runtime.files import flush_folder, read_file, second_name, whole_file
 from fastio.runtime.texts import FileSizes, Names
+from fastio.store import absolute_path
 
 
 def complete_dataset(
@@ -103,7 +104,7 @@ class Destination:
 
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
-        self.folder = folder
+        self.folder = Path(absolute_path(folder))
         self._overwrites = False
         self._unneeded = Names()  # what `finish` deletes
 
@@ -320,8 +321,7 @@ class Destination:
         Deletes what such processes have left there for an earlier driver.
         """
         self.delete(filter(is_task_output_name, self.files()))
-        # Absolute, because tasks run in other working directories.
-        return FolderOutput(self.folder.absolute(), self._journal.id)
+        return FolderOutput(self.folder, self._journal.id)
 
     def record_written(self, written: WrittenUnit) -> None:
         """Gives the shards of a unit, which another process has written, their names, and notes it.

@@ -69,20 +69,6 @@ def stamp(path: str | os.PathLike[str]) -> FileStamp:
     return _stamp(os.stat(path))
 
 
-def if_relative(path: str) -> str:
-    """Returns the part of a message about a missing file that names the working directory.
-
-    It is empty if the path is absolute.
-    """
-    if os.path.isabs(path):
-        return ""
-    try:
-        now = f"is now {os.getcwd()}"
-    except OSError:
-        now = "was deleted"
-    return f"the path is relative to the working directory, which {now}; "
-
-
 def _stamp(found: os.stat_result) -> FileStamp:
     return FileStamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 

@@ -53,7 +53,6 @@ from fastio.packed.ipc import (
     FileStamp,
     MappedFile,
     hash_columns,
-    if_relative,
     seal_is_whole,
     stamp,
 )
@@ -221,7 +220,7 @@ class Manifest:
         except (OSError, ManifestInvalid) as error:
             raise SourceChanged(
                 f"{self._newest} was deleted or became unreadable after it was opened ({error}); "
-                f"{if_relative(self._newest)}open the dataset again"
+                "open the dataset again"
             ) from error
         self._stamp = found
 

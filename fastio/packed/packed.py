@@ -48,7 +48,7 @@ from fastio.schema import (
     is_fixed_width,
 )
 from fastio.shown import without_secrets
-from fastio.store import FETCHES, Store, is_remote, local_path, open_store
+from fastio.store import FETCHES, Store, absolute_path, is_remote, open_store
 
 
 class ShardRows(NamedTuple):
@@ -150,7 +150,7 @@ class Dataset(Remote):
     ) -> None:
         if isinstance(version, bool) or not isinstance(version, (int, type(None))):
             raise OptionError(f"version must be an integer, from 1, or None, got {version!r}")
-        path = os.fspath(local_path(path))
+        path = os.fsdecode(absolute_path(path))
         self._given = path, storage_options, cache
         self.cache = cache
         try:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.errors import ShardCorrupt, SourceChanged
-from fastio.packed.ipc import FileStamp, MappedFile, if_relative, stamp
+from fastio.packed.ipc import FileStamp, MappedFile, stamp
 from fastio.packed.shard_writer import ShardEntry
 from fastio.schema import DTYPES, INDEX_COLUMN, RECORD_COLUMN, Schema
 
@@ -208,7 +208,7 @@ class ShardReader:
         except OSError as error:
             raise SourceChanged(
                 f"{self.path} was deleted or became unreadable after it was opened ({error}); "
-                f"{if_relative(self._where)}open the data again"
+                "open the data again"
             ) from error
         if found == self.stamp:
             return

@@ -30,7 +30,7 @@ from fastio.runtime.texts import Computed, Texts
 from fastio.schema import Bytes, Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.stored_files import StoredFiles, of_urls
-from fastio.store import Store, is_remote, local_path
+from fastio.store import Store, absolute_path, is_remote
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -39,7 +39,7 @@ class PathTable(Computed[str]):
     """Paths below a folder `root`, or URLs below one; `names` has what comes after it."""
 
     def __init__(self, root: str, names: Iterable[str] | Texts) -> None:
-        self.root = root
+        self.root = absolute_path(root)
         self.names = names if isinstance(names, Texts) else Texts.of(names)
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class FolderDataset(Remote):
     def __init__(
         self, path: str | os.PathLike[str], extensions: Sequence[str] = IMG_EXTENSIONS
     ) -> None:
-        root = os.fspath(local_path(path))
+        root = os.fspath(absolute_path(path))
         classes = _find_classes(root, tuple(extensions))
         relative: list[str] = []
         counts = []
@@ -160,7 +160,7 @@ class FolderDataset(Remote):
     def _fill(
         self, path: str, paths: PathTable, labels: NDArray[np.int64], classes: tuple[str, ...]
     ) -> None:
-        self.path = path
+        self.path = absolute_path(path)
         self.paths = paths
         self.labels = labels
         self.schema = _schema(self.field, True, classes)
@@ -417,7 +417,7 @@ class AudioFolder(FolderDataset):
     field = "audio"
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        root = os.fspath(local_path(path))
+        root = os.fspath(absolute_path(path))
         names = flat_files(root, AUDIO_EXTENSIONS)
         if not names:
             super().__init__(root, AUDIO_EXTENSIONS)

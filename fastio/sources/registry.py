@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 from fastio.cache import Cache
@@ -27,7 +28,7 @@ from fastio.sources.table.kind import TABLES
 from fastio.sources.table.names import table_kind
 from fastio.sources.tar.kind import TARS
 from fastio.sources.tar.reader import is_tar_name
-from fastio.store import is_remote, local_path
+from fastio.store import absolute_path, is_remote, local_path
 
 _OF_URLS = ("storage_options", "cache", "partitions")  # cache: of image files, too
 
@@ -143,7 +144,7 @@ def open_found(found: Found) -> Rows:
     dataset.limit(found.options.max_pixels, found.options.max_unzipped_bytes)
     dataset.partitions = found.options.partitions
     if "columns" in found.kind.options:  # tables, which a pack reads by the thousand rows
-        dataset.opened_from = found
+        dataset.opened_from = replace(found, source=absolute_path(found.source))
     # Datasets behind a URL already have the cache, for their blocks.
     if dataset.recodes and dataset.cache is None:
         dataset.cache = found.options.kept
@@ -325,7 +326,8 @@ def describe(
     )
     found = find_data(source, given)
     with _named_errors(source):
-        return {"dataset": found.kind.key} | found.kind.describe(found)
+        described = {"dataset": found.kind.key} | found.kind.describe(found)
+    return described | {"path": _as_given(source, described["path"])}
 
 
 def check(
@@ -373,7 +375,16 @@ def check(
     )
     found = find_data(source, given)
     with _named_errors(source):
-        return found.kind.check(found, deep, progress)
+        findings = found.kind.check(found, deep, progress)
+    return replace(findings, path=_as_given(source, findings.path))
+
+
+def _as_given(source: Any, path: str) -> str:
+    """Returns the path of a dataset as its user has written it; of others, the given one."""
+    source = local_path(source)
+    if not isinstance(source, (str, os.PathLike)) or is_remote(source):
+        return path
+    return os.fsdecode(source)
 
 
 def takers(option: str) -> str:

@@ -36,6 +36,7 @@ from fastio.store.retry import (
     Transfers as Transfers,
 )
 from fastio.store.urls import (
+    absolute_path as absolute_path,
     is_remote as is_remote,
     join as join,
     local_only as local_only,

@@ -8,6 +8,7 @@ import os
 import re
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
@@ -68,6 +69,20 @@ def local_path(path: _Path) -> _Path | str:
     if not name:
         raise SourceNotFound(f"{found[0]} has no path: a file URL is file:///folder/name")
     return os.fsdecode(unquote_to_bytes(os.fsencode(name)))
+
+
+def absolute_path(path: Any) -> Any:
+    """Returns the absolute path of a local file or folder; URLs and other objects as they are.
+
+    What stays open keeps its paths like this, so that it can be read after `os.chdir`. Links are
+    not resolved.
+    """
+    path = local_path(path)
+    if not isinstance(path, (str, os.PathLike)) or is_remote(path) or not os.fspath(path):
+        return path
+    with suppress(FileNotFoundError):  # the working directory was deleted
+        path = os.path.abspath(path)
+    return path
 
 
 def local_only(path: str | os.PathLike[str], option: str) -> str:

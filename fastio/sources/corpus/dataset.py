@@ -25,6 +25,7 @@ from fastio.packed.shard import ShardReader
 from fastio.packed.shards import Shards
 from fastio.schema import Schema, Tokens
 from fastio.sources.corpus.formats import TokenFile, open_token_file
+from fastio.store import absolute_path
 
 FIELD = "tokens"
 _HASHED = 4096  # bytes of a sample of a file
@@ -53,7 +54,8 @@ class TokenFiles(Dataset):
     def __init__(
         self, paths: Sequence[str], dtype: str | None = None, separator: int | None = None
     ) -> None:
-        self._arguments = tuple(paths), dtype, separator
+        paths = tuple(map(absolute_path, paths))
+        self._arguments = paths, dtype, separator
         self.files = [open_token_file(path, dtype, separator) for path in paths]
         kinds = {file.dtype: file.path for file in self.files}
         if len(kinds) > 1:
@@ -89,9 +91,7 @@ class _DerivedManifest(Manifest):
 
     def __init__(self, files: Sequence[TokenFile]) -> None:
         self.folder = self.path = (
-            files[0].path
-            if len(files) == 1
-            else os.path.commonpath([os.path.abspath(file.path) for file in files])
+            files[0].path if len(files) == 1 else os.path.commonpath([file.path for file in files])
         )
         self._files = files
         self.checked, self.version, self.history = True, 1, ()

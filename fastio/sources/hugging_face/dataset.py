@@ -22,6 +22,7 @@ from fastio.sources.table.features import sampling_rates, with_classes
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.reading import Origin
 from fastio.sources.table.values import Ragged, listed
+from fastio.store import absolute_path
 
 
 class HuggingFaceDataset(EncodedRows):
@@ -46,6 +47,7 @@ class HuggingFaceDataset(EncodedRows):
     row_grouping = "possible"
 
     def __init__(self, source: Any, options: TableOptions | None = None) -> None:
+        source = absolute_path(source)
         self._given = source, options
         opened = isinstance(source, HuggingFaceTable)
         self._table: HuggingFaceTable = source if opened else HuggingFaceTable(source, options)

@@ -31,6 +31,7 @@ from fastio.sources.table.leaves import field_name, leaves, nested_field
 from fastio.sources.table.opening import Opened
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.reading import AtHand, Grouped, Origin, sliced
+from fastio.store import absolute_path
 
 
 class HuggingFaceTable(Grouped):
@@ -68,6 +69,7 @@ class HuggingFaceTable(Grouped):
         options: TableOptions | None = None,
         roots: Iterable[str | os.PathLike[str]] | None = None,
     ) -> None:
+        source = absolute_path(source)
         self._given = source, options, roots
         opened = open_hugging_face(source)
         self.named_files = NamedFiles(opened.folder, roots)

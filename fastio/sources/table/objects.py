@@ -25,7 +25,7 @@ from fastio.sources.table.data import (
     read_ranges,
 )
 from fastio.sources.table.names import separator_of, table_kind
-from fastio.store import Stamp, Store, join
+from fastio.store import Stamp, Store, absolute_path, join
 from fastio.store.ranges import parallel
 
 T = TypeVar("T")
@@ -138,6 +138,9 @@ class LocalFile(TableFile):
     values: Values = field(default_factory=dict)
     _status: tuple[int, int, int] | None = field(default=None, compare=False, repr=False)
     remote = False
+
+    def __post_init__(self) -> None:
+        self.name = absolute_path(self.name)
 
     def size(self) -> int:
         """See `TableFile`."""

@@ -31,7 +31,7 @@ from fastio.sources.tar.index import TarIndex, build_index
 from fastio.sources.tar.kept import index_source, open_index
 from fastio.sources.tar.reader import LocalTars, StoreTars, TarReader, open_tars, tars_name
 from fastio.sources.tar.values import decode, is_integer
-from fastio.store import Stamp, Store, local_path
+from fastio.store import Stamp, Store, absolute_path
 
 Incomplete = Literal["raise", "skip", "keep"]
 
@@ -97,7 +97,7 @@ class TarDataset(Remote):
         if isinstance(fields, str):
             raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
         single = isinstance(path, (str, os.PathLike))
-        path = local_path(path) if single else list(map(local_path, path))  # type: ignore[arg-type]
+        path = absolute_path(path) if single else list(map(absolute_path, path))  # type: ignore[arg-type]
         self._reopen = path, cache, storage_options
         self.cache = None
         opened = open_tars(path, storage_options) if reader is None else reader

@@ -496,6 +496,38 @@ def test_a_damaged_row_group_is_named_when_its_batch_is_due(tmp_path: Path) -> N
             next(iterator)
 
 
+@pytest.mark.parametrize("options", [{}, {"memory": "16MiB"}, {"num_workers": 1}])
+@pytest.mark.parametrize("batch_size", [70, 96, 500, 3500])
+def test_all_batches_before_a_damaged_row_group_come_first(
+    tmp_path: Path, batch_size: int, options: dict[str, Any]
+) -> None:
+    path = damaged_table(tmp_path)
+    whole = table_of(4000)
+    for start in (0, 1):
+        with loader(path, batch_size, shuffle=False, **options) as batches:
+            if start:
+                batches.load_state_dict({**batches.state_dict(), "position": batch_size})
+            found: list[Any] = []
+            with pytest.raises(ShardCorrupt, match="row group 6"):
+                found.extend(batches)
+            for batch in found:
+                check(batch, batch["number"].numpy(), whole)
+        assert numbers(found) == [*range(start * batch_size, 3000 // batch_size * batch_size)]
+
+
+def test_a_damaged_row_group_ends_a_shuffled_epoch_at_the_same_batch(tmp_path: Path) -> None:
+    path = damaged_table(tmp_path)
+    runs = []
+    for threads in (1, 2, 2, 3):
+        with loader(path, 70, shuffle=True, num_workers=threads) as batches:
+            found: list[Any] = []
+            with pytest.raises(ShardCorrupt, match="row group 6"):
+                found.extend(batches)
+        runs.append(numbers(found))
+    assert runs == [runs[0]] * 4
+    assert len(runs[0]) // 70 in (1000 // 70, 2000 // 70, 3000 // 70)
+
+
 def test_a_damaged_row_group_takes_no_memory_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,10 @@ class OpenWindow:
         while self._ready in self._filled:
             self._ready = self._filled.pop(self._ready)
 
+    def known(self, filled: int) -> int:
+        """Returns how many rows of the window can be dealt if no more records are filled."""
+        return filled if self.window.order.mode == "sequential" else 0
+
     def has(self, end: int) -> bool:
         """Returns whether the rows at the window's positions before `end` can be dealt.
 

@@ -102,7 +102,7 @@ class TableRun:
         self._dataset = dataset
         self._windows = (w for w in windows if w.first + w.rows > start)
         self._start = start
-        self._rows = max(rows - start, 0)
+        self._rows = max(rows - start, 0)  # fewer after a failure
         self._records = records
         self._blocks = blocks
         self._pools = pools
@@ -121,7 +121,7 @@ class TableRun:
         self._dealt_to = 0  # the rows of the run before this one are dealt, or a thread deals them
         self._partial: Chunk | None = None  # a chunk with rows left to deal, unless a thread has it
         self._dealt: dict[int, Dealt] = {}
-        self._failed: tuple[int, Exception] | None = None  # the first chunk that failed, and why
+        self._failed: tuple[int, Exception] | None = None  # the first row that failed, and why
         self._at = 0  # the consumer's chunk
         self._batch = 0  # the consumer's next batch in the run
         self._ended = self._abandoned = False
@@ -150,11 +150,11 @@ class TableRun:
             StopIteration: If there are no more batches.
             LoaderTimeout: If it takes too long. A later call continues to wait.
             LoaderClosed: This process is a forked child, whose parent has the threads.
-            ShardCorrupt, SchemaError: If one of its row groups cannot be read. Later calls raise
-                too.
+            ShardCorrupt, SchemaError: If one of its row groups cannot be read. The batches before
+                are the same in every run. Later calls raise too.
         """
         self._check_process()
-        if self._batch >= self.batches or (self._ended and self._failed is None):
+        if (self._batch >= self.batches or self._ended) and self._failed is None:
             raise StopIteration
         self._start_threads()
         dealt = self._wait()
@@ -234,10 +234,9 @@ class TableRun:
 
     def _outcome(self) -> Dealt | Exception | None:
         """Returns the consumer's chunk, or why it failed; None if it is not ready."""
-        dealt = self._dealt.get(self._at)
-        if dealt is None and self._failed is not None and self._failed[0] <= self._at:
+        if self._failed is not None and self._batch >= self.batches:
             return self._failed[1]
-        return dealt
+        return self._dealt.get(self._at)
 
     def _give_all_back(self) -> None:
         with self._lock:
@@ -264,7 +263,7 @@ class TableRun:
                     self._work.wait()
                 return None if self._ended else task
             except Exception as error:  # the consumer would wait for ever for a thread that ends
-                self._fail(self._at, error)
+                self._fail(self._dealt_to, error)
                 return None
 
     def _next_task(self) -> Callable[[], None] | None:
@@ -300,15 +299,16 @@ class TableRun:
             return None
         for opened in self._open:
             first = opened.window.first - self._start
-            end = min(first + opened.window.rows, (number + 1) * size)
+            end = min(first + opened.window.rows, (number + 1) * size, self._rows)
             if end > begin:
                 break
         else:
             return None
         if not opened.has(end - first):
             return None
+        rows = min(size, self._rows - number * size)
         self._dealt_to, self._partial = end, None
-        return lambda: self._deal(opened, chunk, number, begin, end)
+        return lambda: self._deal(opened, chunk, rows, begin, end)
 
     def _is_asked_for(self, segment: GroupSpan) -> bool:
         """Fetches a row group ahead. Returns False if there is no memory for it now."""
@@ -355,6 +355,7 @@ class TableRun:
 
     def _decode(self, opened: OpenWindow, segment: GroupSpan) -> None:
         began_s = time.thread_time()
+        filled = segment.offset
         try:
             settings = self._settings
             taken = None
@@ -364,6 +365,7 @@ class TableRun:
                 # Damage of a mapped file is detected after its use, when more is requested.
                 if taken is not None:
                     self._filled_up(opened, *taken)
+                    _, filled = taken
                 taken = None
                 if rows.begin >= segment.end or self._ended:
                     break
@@ -377,8 +379,8 @@ class TableRun:
             self._stats.decode_s += time.thread_time() - began_s
             self._decoding -= 1
             if error is not None:
-                first = max(opened.window.first - self._start, 0)
-                self._fail(first // settings.chunk_rows, error)
+                first = opened.window.first - self._start
+                self._fail(max(first + opened.known(filled), 0), error)
             self._work.notify_all()
 
     def _take_in(
@@ -408,25 +410,25 @@ class TableRun:
             self._work.notify_all()
 
     def _deal(
-        self, opened: OpenWindow, chunk: Chunk | None, number: int, begin: int, end: int
+        self, opened: OpenWindow, chunk: Chunk | None, rows: int, begin: int, end: int
     ) -> None:
         """Deals rows [begin, end) of the run, which belong to one window and one chunk.
 
         Args:
             opened: The window.
             chunk: The chunk; None if no rows of it are dealt yet.
-            number: The number of the chunk.
+            rows: The number of rows of the chunk.
             begin, end: The range of rows, relative to the first row of the run.
         """
-        size = self._settings.chunk_rows
-        first, rows = number * size, min(size, self._rows - number * size)
+        number = begin // self._settings.chunk_rows
+        first = number * self._settings.chunk_rows
         try:
             chunk = chunk or self._new_chunk(number, rows)
             self._deal_rows(opened, chunk, begin, end)
             if self._ragged_fields:
                 chunk.ragged.append(opened.ragged)
-            if end == first + rows:
-                self._batch_ragged(chunk)
+            if end == first + len(chunk.dealt.rows):
+                self._batch_ragged(chunk, end)
             error = None
         except Exception as caught:
             error = caught
@@ -439,9 +441,10 @@ class TableRun:
                 for block in opened.blocks:
                     self._blocks.give(block)
             if error is not None:
-                self._fail(number, error)
-            elif chunk is not None and end < first + rows:
+                self._fail(first, error)
+            elif chunk is not None and end < first + len(chunk.dealt.rows):
                 self._partial = chunk
+                self._end_partial()
             elif chunk is not None:
                 self._dealt[number] = chunk.dealt
             self._news.notify_all()
@@ -464,21 +467,34 @@ class TableRun:
         fields = {name: values[part] for name, values in chunk.dealt.fields.items()}
         self._records.deal(opened.blocks, numbers, chunk.dealt.rows[part], fields)
 
-    def _batch_ragged(self, chunk: Chunk) -> None:
-        """Sets the variable-width fields of a chunk, one dict for each batch."""
+    def _batch_ragged(self, chunk: Chunk, end: int) -> None:
+        """Sets the variable-width fields of a chunk up to a row, one dict for each batch."""
         if not chunk.ragged:
             return
         # A chunk at the border of two windows has rows of both.
         held = chunk.ragged[0]
         for more in chunk.ragged[1:]:
             held = held.merged(more)
-        rows, size = chunk.dealt.rows, self._settings.batch_size
+        first, size = chunk.number * self._settings.chunk_rows, self._settings.batch_size
+        rows = chunk.dealt.rows[: max(end - first, 0)]
         chunk.dealt.ragged += [held.batch(rows[b : b + size]) for b in range(0, len(rows), size)]
 
-    def _fail(self, chunk: int, error: Exception) -> None:
-        """Records that there are no chunks from a number on, and why."""
-        # The first failed chunk counts, whichever fails first, because threads decode in any order.
-        # If rows are shuffled, the batches before the error are the same in every run.
-        if self._failed is None or chunk < self._failed[0]:
-            self._failed = chunk, error
+    def _fail(self, row: int, error: Exception) -> None:
+        """Ends the run with an error after the whole batches before a row of it."""
+        # The first of such rows counts, whichever fails first, because threads decode in any order.
+        if self._failed is None or row < self._failed[0]:
+            self._failed = row, error
+            self._rows = row // self._settings.batch_size * self._settings.batch_size
+            self._end_partial()
         self._news.notify_all()
+
+    def _end_partial(self) -> None:
+        """Passes on a chunk that gets no more rows, because the run ends before its last row."""
+        chunk = self._partial
+        if chunk is not None and self._dealt_to >= self._rows:
+            self._partial = None
+            try:
+                self._batch_ragged(chunk, self._rows)
+            except Exception as error:
+                self._fail(chunk.number * self._settings.chunk_rows, error)
+            self._dealt[chunk.number] = chunk.dealt

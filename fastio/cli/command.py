@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -266,7 +265,7 @@ def _parameter(
         "max": how.most,
     }
     if kind is Path:
-        common["parser"] = partial(_path, option=name)
+        common["parser"] = lambda given: _path(given, name)
     if required if how.argument is None else how.argument:
         info = typer.Argument(metavar=how.metavar or parameter.name.upper(), **common)
     else:

@@ -318,6 +318,9 @@ def test_a_parquet_column_of_unknown_compression_does_not_end_the_process(tmp_pa
     path.write_bytes(data.replace(snappy, snappy[:-1] + b"\x50"))
     status, text = outcomes({"codec": path}, tmp_path, "loader")["codec"]["loader"]
     assert status == "ShardCorrupt"
+    if pa.__version__ < "26":  # it calls such a column uncompressed
+        assert "its sizes contradict each other" in text
+        return
     assert "compression codec" in text
     found = subprocess.run(
         [sys.executable, "-m", "fastio", "info", path], capture_output=True, text=True, timeout=120

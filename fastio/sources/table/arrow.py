@@ -160,7 +160,9 @@ def _read(file: Any, nbytes: int) -> bytes:
 
 
 def _problem(array: pa.Array) -> pa.ArrowException | None:
-    with suppress(pa.ArrowException):  # UTF-8 is checked when strings are decoded
+    # UTF-8 is checked when strings are decoded. pyarrow before 26 cannot view extensions of lists
+    # as their storage, and ends the process where it views them as extensions.
+    with suppress(pa.ArrowException):
         array = array.view(with_types(array.type, _AS_BYTES))
     try:
         array.validate(full=True)

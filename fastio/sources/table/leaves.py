@@ -259,9 +259,9 @@ def with_types(
 ) -> pa.DataType:
     """Returns a type in which some types, in lists and structs too, are replaced by others.
 
-    With `wide_lists` the offsets of lists get 64 bits.
+    Extension types become their storage types. With `wide_lists` the offsets of lists get 64 bits.
     """
-    types = pa.types
+    types, kind = pa.types, getattr(kind, "storage_type", kind)
 
     def inside(field: pa.Field) -> pa.Field:
         return field.with_type(with_types(field.type, others, wide_lists))

@@ -11,9 +11,10 @@
 namespace fastio {
 namespace {
 
+constexpr std::size_t kLine = 64;
 constexpr std::size_t kTileBytes = 16 << 10;  // half of the L1 cache
 constexpr std::size_t kTileRows = 64;
-constexpr std::size_t kLine = 64;
+constexpr std::size_t kRowsAtOnce = 8;  // of the kernels
 
 // `deal` copies records in groups of kGroup, so that few cache lines are requested at once. With
 // more than kFewFields fields it uses groups of kLargeGroup, because each field costs one call per
@@ -44,6 +45,15 @@ void copy_column(const std::uint8_t* in, std::size_t width, std::size_t n, std::
     default:
       for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * stride, in + i * width, width);
   }
+}
+
+// Returns the number of rows of a tile. If there are many columns, a tile is larger than
+// kTileBytes, so that it has about a whole cache line of each column.
+std::size_t rows_of_tile(std::size_t columns, std::size_t stride) {
+  const std::size_t bytes = std::max(kTileBytes, kLine * columns);
+  const std::size_t rows = std::clamp<std::size_t>(bytes / stride, 1, kTileRows);
+  const std::size_t rounded = (rows + kRowsAtOnce / 2) / kRowsAtOnce * kRowsAtOnce;
+  return rounded ? rounded : rows;
 }
 
 // Writes rows [begin, begin + n) of all columns as records to `out`.
@@ -122,13 +132,9 @@ Take take_of(std::size_t width) {
   return take_any;
 }
 
-void fetch_ahead(const std::uint8_t* begin, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(begin + i);
-}
-
-// Prefetches all cache lines of a record to the L2 cache. More requests can be under way to it than
+// Prefetches all cache lines of a range to the L2 cache. More requests can be under way to it than
 // to the L1 cache, and to load a line from it takes little time.
-void fetch_record(const std::uint8_t* begin, std::size_t bytes) {
+void fetch_ahead(const std::uint8_t* begin, std::size_t bytes) {
   const std::size_t before = reinterpret_cast<std::uintptr_t>(begin) % kLine;
   for (std::size_t i = 0; i < before + bytes; i += kLine)
     __builtin_prefetch(begin - before + i, 0, 2);
@@ -143,7 +149,7 @@ void fetch_to_write(const std::uint8_t* begin, std::size_t bytes) {
 void interleave(const std::vector<RecordColumn>& columns, std::size_t n,
                 const RecordBlocks& records, std::size_t first) {
   const std::size_t stride = records.stride;
-  const std::size_t tile_rows = std::clamp<std::size_t>(kTileBytes / stride, 1, kTileRows);
+  const std::size_t tile_rows = rows_of_tile(columns.size(), stride);
   std::vector<std::uint8_t> tile(tile_rows * stride);
   for (std::size_t begin = 0, some; begin < n; begin += some) {
     const std::size_t in_block = (first + begin) % records.block_rows();
@@ -173,7 +179,7 @@ bool deal(const RecordBlocks& records, const std::int64_t* numbers, std::size_t 
       const std::int64_t number = *static_cast<const volatile std::int64_t*>(numbers + i);
       if (static_cast<std::uint64_t>(number) >= records.rows()) return false;
       from[i % kRing] = records.at(static_cast<std::size_t>(number));
-      fetch_record(from[i % kRing], asked);
+      fetch_ahead(from[i % kRing], asked);
     }
     return true;
   };

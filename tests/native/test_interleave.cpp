@@ -90,7 +90,7 @@ TEST_CASE("rows come out in any order") {
                                             8,   65, 1, 64, 32, 17, 33, 9,  128, 129};
   for (const auto& widths :
        {criteo, mixed, std::vector<std::uint32_t>{8}, std::vector<std::uint32_t>{4, 52, 104, 8},
-        std::vector<std::uint32_t>{5000, 3}})
+        std::vector<std::uint32_t>{5000, 3}, std::vector<std::uint32_t>(700, 4)})
     for (const std::size_t n : {1u, 7u, 1000u}) {
       check_rows(widths, n, 10, 1000);
       check_rows(widths, n, 0, 37);

@@ -95,6 +95,9 @@ _PHYSICAL = {
 _CODECS = ("UNCOMPRESSED", "SNAPPY")
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # or of levels
 _ALIGNMENT = 64  # of columns in the memory of a row group: the size of any value divides it
+# The distance of columns in bytes. Without it, the same rows of many columns would be in the same
+# sets of a cache, and evict each other when columns become records.
+_APART = 256
 
 # Returns the bytes of a range (offset, length) of a file: uint8 (length,), or fewer at its end.
 Bytes = Callable[[int, int], np.ndarray]
@@ -253,7 +256,7 @@ def _decoded(
     `where` names the row group.
     """
     sizes = [(c.rows * c.width, -(-c.rows // 8) if c.column.nullable else 0) for c in chunks]
-    total = sum(_aligned(n) for pair in sizes for n in pair)
+    total = sum(_aligned(n) for pair in sizes for n in pair) + _APART * len(sizes)
     try:
         memory = handles.memory.take(total)
     except (MemoryError, OverflowError, ValueError) as error:  # beyond the address space
@@ -263,7 +266,7 @@ def _decoded(
     for chunk, (values, validity) in zip(chunks, sizes, strict=True):
         bits = at + _aligned(values)
         jobs.append((chunk, memory[at : at + values], memory[bits : bits + validity]))
-        at = bits + _aligned(validity)
+        at = bits + _aligned(validity) + _APART
 
     def decode(job: tuple[_Chunk, NDArray[np.uint8], NDArray[np.uint8]]) -> pa.Array | None:
         # A decoder keeps memory for pages, and is used by one thread at a time.

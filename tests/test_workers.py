@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -31,6 +32,7 @@ from torch.utils.data import (
 import fastio
 from fastio import Loader, OnBatch
 from fastio.tensors.trees import map_leaves
+from tests.children import LIMIT_S
 from tests.support import flat
 
 ROWS = 23
@@ -73,6 +75,13 @@ class Keyed(Dataset[str]):
 
     def __getitem__(self, index: str) -> str:
         return index.upper()
+
+
+class TooLarge(Squares):
+    """Rows that no shared memory has room for."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.UntypedStorage._new_using_fd_cpu(1 << 44)
 
 
 class Failing(Squares):
@@ -539,3 +548,28 @@ def test_after_a_timeout_the_same_batch_comes_with_its_rows(tmp_path: Path) -> N
             assert loader.batch.rows.tolist() == read[-1]
         assert read == [[0, 1], [2, 3], [4, 5]]
         assert loader.state_dict()["position"] == 6
+
+
+def test_full_shared_memory_is_named_with_what_to_do() -> None:
+    with (
+        Loader(TooLarge(), 4, num_workers=1) as loader,
+        pytest.raises(RuntimeError, match=r"^/dev/shm is full.* --shm-size 8g .*num_workers"),
+    ):
+        next(iter(loader))
+
+
+def test_an_error_of_a_worker_does_not_keep_the_workers_without_the_garbage_collector() -> None:
+    gc.disable()
+    try:
+        loader = Loader(Failing(), 4, num_workers=1, persistent_workers=True)
+        batches = iter(loader)
+        with pytest.raises(OSError, match="row 6"):
+            list(batches)
+        workers = multiprocessing.active_children()
+        assert workers
+        del batches, loader
+        for worker in workers:
+            worker.join(LIMIT_S)
+            assert worker.exitcode is not None
+    finally:
+        gc.enable()

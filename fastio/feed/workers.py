@@ -41,6 +41,8 @@ from fastio.sources.torch_dataset import (
 from fastio.tensors.trees import Finish, Step, Tail, first_tensor
 from fastio.transforms import compile, on_whole_batch
 
+_NO_ROOM = "unable to allocate shared memory(shm)"  # in torch's message
+
 
 class TorchFeed(Feed):
     """Makes batches of a torch dataset.
@@ -468,6 +470,12 @@ class _WorkerBatches:
             if self._drawn and (taken is None or batches.taken() != taken):
                 self._drawn.take(batches.place)
             _break_cycle(error)
+            if _NO_ROOM in str(error):
+                raise RuntimeError(
+                    "/dev/shm is full, through which DataLoader's worker processes send batches: "
+                    "start the container with --shm-size 8g or --ipc host, or use fewer workers "
+                    "(num_workers) or a smaller prefetch_factor"
+                ) from error
             raise
         info = self._info(data)
         self._noted(info.next_position, batches.state())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -596,3 +597,24 @@ def test_the_help_of_pack_is_the_docstring_of_the_function() -> None:
     for name, (text, _) in descriptions(pack).items():
         if name not in ("progress", "schema", "vocabulary_size", "storage_options", "engine"):
             assert text.replace("\\[", "[") in shown, name
+
+
+def test_commands_print_names_that_the_locale_has_no_characters_for(tmp_path: Path) -> None:
+    write_folder(tmp_path / "images", 1, 2)
+    (tmp_path / "images" / "class0").rename(tmp_path / "images" / "été")
+    pack(tmp_path / "images", tmp_path / "packed")
+    pq.write_table(pa.table({"größe": [1.0, 2.0]}), tmp_path / "table.parquet")
+    locale = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = {**os.environ, **locale}
+    environment.pop("PYTHONIOENCODING", None)
+
+    def command(*words: str | Path) -> str:
+        line = [sys.executable, "-m", "fastio", *map(str, words)]
+        done = subprocess.run(line, env=environment, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode("ascii")
+
+    assert r"\xe9t\xe9" in command("info", tmp_path / "packed")
+    assert r"gr\xf6\xdfe" in command("info", tmp_path / "table.parquet")
+    command("export", tmp_path / "packed", tmp_path / "out")
+    assert [path.parent.name for path in (tmp_path / "out").rglob("*.jpg")] == ["été"] * 2

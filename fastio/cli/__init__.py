@@ -5,8 +5,10 @@ A command imports what it needs when it runs, so that `fastio --help` answers at
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -39,6 +41,13 @@ def _cleaned() -> Iterator[None]:
 
 class _Commands(TyperGroup):
     """All commands. What typer itself prints of arguments is cleaned as all other names are."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        r"""Runs a command. Characters that an output cannot show, as with LANG=C, become \xe9."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*arguments, **options)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         with _cleaned():

@@ -194,7 +194,7 @@ class FolderExporter:
         if self._class_field is not None:
             label = int(values[self._class_field][0])
             stem = f"{self._class_folders.get(label, label)}/{stem}"
-            self._make_class_folder((self._folder / stem).parent)
+            self._make_class_folder(self._at(stem).parent)
         line[_PATH_KEY] = stem + suffix
         self._new(stem + suffix, data)
         for name, kind in self._others.items():
@@ -233,8 +233,12 @@ class FolderExporter:
 
     def _new(self, path: str, data: bytes) -> None:
         """Writes a file, and replaces one that is there."""
-        with open(self._folder / path, "wb", opener=new_file) as file:
+        with open(self._at(path), "wb", opener=new_file) as file:
             file.write(data)
+
+    def _at(self, path: str) -> Path:
+        """Returns where a file is written. Its name is UTF-8, whatever the locale (LANG=C) is."""
+        return self._folder / os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
     def _make_class_folder(self, path: Path) -> None:
         """Creates a folder if there is none; refuses a link to another folder."""

@@ -497,7 +497,7 @@ def test_a_damaged_row_group_is_named_when_its_batch_is_due(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("options", [{}, {"memory": "16MiB"}, {"num_workers": 1}])
-@pytest.mark.parametrize("batch_size", [70, 96, 500, 3500])
+@pytest.mark.parametrize("batch_size", [70, 96, 500, 3000])
 def test_all_batches_before_a_damaged_row_group_come_first(
     tmp_path: Path, batch_size: int, options: dict[str, Any]
 ) -> None:
@@ -513,6 +513,13 @@ def test_all_batches_before_a_damaged_row_group_come_first(
             for batch in found:
                 check(batch, batch["number"].numpy(), whole)
         assert numbers(found) == [*range(start * batch_size, 3000 // batch_size * batch_size)]
+
+
+def test_row_groups_before_the_position_are_not_read(tmp_path: Path) -> None:
+    path = damaged_table(tmp_path)
+    with loader(path, 250, shuffle=False, memory="16MiB") as batches:
+        batches.load_state_dict({**batches.state_dict(), "position": 3500})
+        assert numbers(batches) == [*range(3500, 4000)]
 
 
 def test_a_damaged_row_group_ends_a_shuffled_epoch_at_the_same_batch(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class OpenWindow:
         window: The window.
         blocks: The memory of its records, in the order of its segments.
         ragged: The variable-width rows.
-        undealt: The number of rows to deal.
+        start: The position of the first row of the stream that is dealt.
 
     Attributes:
         waiting: The segments that no thread has begun to decode.
@@ -76,15 +76,15 @@ class OpenWindow:
     """
 
     def __init__(
-        self, window: GroupWindow, blocks: list[Block], ragged: RaggedRuns, undealt: int
+        self, window: GroupWindow, blocks: list[Block], ragged: RaggedRuns, start: int
     ) -> None:
         self.window = window
         self.blocks = blocks
         self.ragged = ragged
-        self.undealt = undealt
-        self.waiting: deque[GroupSpan] = deque(window.segments)
+        self.undealt = window.first + window.rows - max(window.first, start)
+        self.waiting: deque[GroupSpan] = deque(window.needed_from(start))
         self._filled: dict[int, int] = {}  # ends of filled ranges of records, by begin
-        self._ready = 0  # the records before this one are filled
+        self._ready = self.waiting[0].offset  # the records before this one are filled, or not read
 
     def add(self, begin: int, end: int) -> None:
         """Marks records [begin, end) as filled. There must be at least one."""

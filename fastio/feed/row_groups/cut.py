@@ -67,6 +67,11 @@ class GroupWindow:
         """The approximate size of its variable-width values."""
         return sum(segment.varying_bytes for segment in self.segments)
 
+    def needed_from(self, position: int) -> list[GroupSpan]:
+        """Returns the segments that have rows of the stream from a position on."""
+        before = position - self.first if self.order.mode == "sequential" else 0
+        return [one for one in self.segments if one.offset + one.rows > before]
+
 
 @dataclass(frozen=True)
 class Share:

@@ -334,8 +334,7 @@ class TableRun:
             for block in blocks:
                 self._blocks.give(block)
             raise
-        undealt = window.first + window.rows - max(window.first, self._start)
-        opened = OpenWindow(window, blocks, ragged, undealt)
+        opened = OpenWindow(window, blocks, ragged, self._start)
         self._open.append(opened)
         self._look_at_next_window()
         return opened
@@ -351,7 +350,7 @@ class TableRun:
     def _look_at_next_window(self) -> None:
         self._next_window = next(self._windows, None)
         if self._next_window is not None:
-            self._coming += self._next_window.segments
+            self._coming += self._next_window.needed_from(self._start)
 
     def _decode(self, opened: OpenWindow, segment: GroupSpan) -> None:
         began_s = time.thread_time()

@@ -405,6 +405,9 @@ class Loader(LikeDataLoader[_Batch]):
             StateMismatch: the state belongs to another dataset, version or order; or only one of
                 the state and this loader has a generator; or the state includes that of a dataset,
                 and torchdata is not installed or the number of workers differs.
+
+        Warns:
+            UserWarning: one of torch's random samplers draws another order of the state's epoch.
         """
         self._epochs.ranks = self._ranks()
         self._epochs.load(state)

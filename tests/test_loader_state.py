@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import RandomSampler
 
 import fastio
 from tests.numbered import loader, rows_of
@@ -141,3 +142,20 @@ def test_a_state_of_another_order_is_refused(folder: Path) -> None:
         pytest.raises(fastio.StateMismatch, match="'shuffle'"),
     ):
         other.load_state_dict(batches.state_dict())
+
+
+def test_a_random_sampler_that_draws_another_order_is_warned_of(folder: Path) -> None:
+    def made(**options: Any) -> fastio.Loader:
+        return fastio.Loader(folder, sampler=RandomSampler(range(9), **options))
+
+    with made() as batches:
+        at_start = batches.state_dict()
+        next(iter(batches))
+        within = batches.state_dict()
+    with made() as resumed:
+        resumed.load_state_dict(at_start)
+        with pytest.warns(UserWarning, match="RandomSampler draws another order") as caught:
+            resumed.load_state_dict(within)
+        assert caught[0].filename == __file__
+    with made(generator=torch.Generator()) as resumed:  # which a program can restore
+        resumed.load_state_dict(within)

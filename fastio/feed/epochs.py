@@ -8,7 +8,9 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from fastio.errors import StateMismatch
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from fastio.errors import StateMismatch, warn
 from fastio.feed.base import Feed
 from fastio.feed.seeds import (
     agreed_seed,
@@ -25,6 +27,12 @@ from fastio.order.state import Cursor, from_state, to_state
 
 if TYPE_CHECKING:
     import torch
+
+
+def _draws(sampler: Any) -> bool:
+    """Returns whether a sampler draws from torch's default generator."""
+    random = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+    return type(sampler) in random and sampler.generator is None
 
 
 class Epochs:
@@ -151,6 +159,14 @@ class Epochs:
             )
         if cursor.states is not None and cursor.states.saved is not None:
             self.feed.check_states(cursor.states.saved)
+        drawing = [type(one) for one in self._samplers() if _draws(one)]
+        if cursor.position > 0 and drawing:
+            warn(
+                f"the loader state was saved within an epoch, and {drawing[0].__name__} draws "
+                "another order of it now: some samples are repeated, and others are left out. To "
+                "continue exactly, create the loader with shuffle=True, or with a sampler that has "
+                "set_epoch or a state of its own"
+            )
         self._go_to(cursor)
         self._tell_sampler(cursor.epoch)
 

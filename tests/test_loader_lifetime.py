@@ -66,6 +66,21 @@ def test_a_loader_of_blocks_that_is_dropped_ends_the_thread_that_waits_for_them(
         gc.enable()
 
 
+def test_batches_that_failed_ahead_are_dropped_with_their_loader(tmp_path: Path) -> None:
+    fastio.pack([{"text": "abc" * row} for row in range(100)], tmp_path / "p", shard_size=2000)
+    shards = sorted((tmp_path / "p").glob("shard-*"))
+    damaged = bytearray(shards[4].read_bytes())
+    third = len(damaged) // 3
+    damaged[third : third + 200] = b"\xff" * 200
+    shards[4].write_bytes(damaged)
+    batches = Loader(tmp_path / "p", 4)
+    iterator = iter(batches)
+    with pytest.raises(fastio.ShardCorrupt):
+        list(iterator)
+    del batches, iterator
+    gc.collect()  # pytest raises what finalizers raise
+
+
 def test_a_closed_loader_says_so(folder: Path) -> None:
     batches = loader(folder)
     iterator = iter(batches)

@@ -171,11 +171,14 @@ class BatchStream:
         # When the interpreter exits, the engine has ended the work, and modules may be unloaded.
         if is_finalizing() or not self._owner.is_here:
             return
-        for batch in self._pending:
+        # A copy: an error that is given back may be the last that refers to an iterator, whose
+        # finalizer closes this stream.
+        pending = list(self._pending)
+        for batch in pending:
             batch.cancel()
         if self._pump is not None:
             self._pump.close()
-        for batch in self._pending:
+        for batch in pending:
             if batch.wait(WAIT_S) and batch.wait_for_futures(0.0):
                 self._engine.give_back(batch)
 

@@ -80,10 +80,11 @@ class OpenShards:
             if self._closed:
                 raise DatasetClosed(f"{self._path}: this dataset was closed: open it again")
             kept = self._kept.get(shard)
+            opening: Future[ShardReader] | None = None
             if kept is not None:
                 self._kept.move_to_end(shard)
             else:
-                opening: Future[ShardReader] = Future()
+                opening = Future()
                 # Dropped from `_kept`, but alive in a batch: the file is not mapped a second time,
                 # and the bytes of a shard in memory are not fetched again.
                 reader = self._in_use.get(shard)
@@ -93,7 +94,10 @@ class OpenShards:
                     return reader
         if isinstance(kept, ShardReader):
             return kept
-        return self._opened(shard, opening) if kept is None else wait_for(kept)
+        try:
+            return self._opened(shard, opening) if kept is None else wait_for(kept)
+        finally:
+            kept = opening = None  # frames of an error's traceback must not lead to the error
 
     def has(self, shard: int) -> bool:
         """Returns whether `get` would return at once."""
@@ -123,7 +127,8 @@ class OpenShards:
             self._closed = True
             self._kept.clear()
 
-    def _opened(self, shard: int, opening: Future[ShardReader]) -> ShardReader:
+    def _opened(self, shard: int, opening: Future[ShardReader] | None) -> ShardReader:
+        assert opening is not None
         try:
             reader = self._open(shard)
         except BaseException as error:
@@ -132,6 +137,7 @@ class OpenShards:
                 if self._kept.get(shard) is opening:
                     del self._kept[shard]
             opening.set_exception(error)
+            opening = None
             raise
         with self._lock:
             self._in_use[shard] = reader

@@ -44,7 +44,10 @@ def wait_for(future: Future[T]) -> T:
     if threading.current_thread() is threading.main_thread():  # the one that signals interrupt
         while not future.done():
             wait([future], WAIT_S)
-    return future.result()
+    try:
+        return future.result()
+    finally:
+        del future  # breaks the cycle: error, traceback, this frame
 
 
 class DaemonPool(Executor):

@@ -105,10 +105,11 @@ Copy copy_of(std::size_t width) {
   return width < 16 || pieces >= kByPieces.size() ? &copy_any : kByPieces[pieces];
 }
 
+// Prefetches to the L2 cache: more requests can be under way to it than to the L1 cache.
 inline void prefetch(const std::uint8_t* begin, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(begin);
   for (std::uintptr_t at = first / kLine * kLine; at < first + bytes; at += kLine)
-    __builtin_prefetch(reinterpret_cast<const void*>(at));
+    __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2);
 }
 
 // Prefetches the memory that a row of segments is read from, in three steps, each of which reads

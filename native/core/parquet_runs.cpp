@@ -102,8 +102,9 @@ bool Runs::next(Run& run) {
   if (run.packed) {
     const std::size_t groups = head >> 1;
     run.count = std::min(8 * groups, left_);
-    // The last group may be truncated after the numbers that are used.
+    // The last group may be truncated after the numbers that are used, but not the groups before.
     if ((run.count * bits + 7) / 8 > there) return false;
+    if (bits && groups > 1 && (groups - 1) * bits >= there) return false;
     at_ += std::min(groups * bits, there);
   } else {
     run.count = std::min<std::size_t>(head >> 1, left_);

@@ -91,9 +91,11 @@ TEST_CASE("runs that promise nothing, or end before, are damaged") {
   CHECK_FALSE(next({0x80, 0x80}, 1, 1));                          // its head does not end
   CHECK_FALSE(next({0x82, 0x80, 0x80, 0x80, 0x80, 0, 1}, 1, 1));  // nor here
   CHECK_FALSE(next({5, 0xFF}, 1, 16));                            // half of its groups
-  CHECK(next({5, 0xFF}, 1, 8));
-  CHECK(next({0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 1}, 1, 8));  // more groups than anybody wants
-  CHECK(run.count == 8);
+  CHECK_FALSE(next({5, 0xFF}, 1, 8));                             // nor if the others are enough
+  CHECK_FALSE(next({0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 1}, 1, 8));     // more groups than anybody wants
+  CHECK_FALSE(next({5, 1, 2, 3, 4}, 4, 8));                       // its second group is missing
+  CHECK(next({5, 1, 2, 3, 4, 5}, 4, 10));                         // it ends after the last number
+  CHECK(run.count == 10);
 }
 
 TEST_CASE("nulls are made room for in place, alike on every instruction set") {

@@ -8,13 +8,12 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-
 from fastio.errors import StateMismatch, warn
 from fastio.feed.base import Feed
 from fastio.feed.seeds import (
     agreed_seed,
     draw_seed,
+    draws_anew,
     generator_state,
     next_seed,
     restore,
@@ -27,12 +26,6 @@ from fastio.order.state import Cursor, from_state, to_state
 
 if TYPE_CHECKING:
     import torch
-
-
-def _draws(sampler: Any) -> bool:
-    """Returns whether a sampler draws from torch's default generator."""
-    random = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-    return type(sampler) in random and sampler.generator is None
 
 
 class Epochs:
@@ -159,7 +152,7 @@ class Epochs:
             )
         if cursor.states is not None and cursor.states.saved is not None:
             self.feed.check_states(cursor.states.saved)
-        drawing = [type(one) for one in self._samplers() if _draws(one)]
+        drawing = [type(one) for one in self._samplers() if draws_anew(one)]
         if cursor.position > 0 and drawing:
             warn(
                 f"the loader state was saved within an epoch, and {drawing[0].__name__} draws "

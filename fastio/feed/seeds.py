@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import torch
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from fastio.errors import LoaderTimeout, ShardingWarning, StateMismatch, warn
 from fastio.order.orders import Permutation
@@ -34,6 +35,12 @@ def draw_seed(generator: torch.Generator | None) -> int:
         generator: generator on the CPU; None for torch's default one.
     """
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def draws_anew(sampler: object) -> bool:
+    """Returns whether a sampler draws each of its orders from torch's default generator."""
+    random = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+    return type(sampler) in random and getattr(sampler, "generator", None) is None
 
 
 @contextmanager

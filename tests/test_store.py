@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -95,7 +96,8 @@ def writable(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty folder that can be written, in every kind of place."""
     kind, _, backend = request.param.partition(" ")
     if kind == "memory":
-        return open_store(f"memory://{tmp_path.name}")
+        # Names of folders are given again where pytest removes them at once.
+        return open_store(f"memory://{uuid.uuid4()}")
     if kind == "file":
         return open_store(tmp_path.as_uri())
     skip_without(backend, "s3")

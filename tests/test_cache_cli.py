@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import fastio
-from fastio import Cache, CacheError, warm
+from fastio import Cache, CacheError, OptionError, warm
 from fastio.cache import CacheFolder
 from fastio.cli import main
 from fastio.cli.parsing import parse_storage_options
@@ -236,3 +238,20 @@ def test_storage_options_are_words_or_json() -> None:
 @pytest.mark.parametrize("wrong", ["word", "=value", "{no json"])
 def test_storage_options_that_are_neither_are_wrong_usage(wrong: str, tmp_path: Path) -> None:
     assert run("warm", URLS[0], tmp_path / "cache", "--storage-options", wrong)[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar"])
+def test_local_data_is_not_fetched(kind: str, tmp_path: Path) -> None:
+    image = tmp_path / "photos" / "a" / "0.png"
+    image.parent.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(image)
+    data = tmp_path / "photos"
+    if kind == "tar":
+        data = tmp_path / "photos.tar"
+        with tarfile.open(data, "w") as tar:
+            tar.add(image, "0.png")
+    code, _, err = run("warm", data, tmp_path / "cache")
+    assert code == 1
+    assert f"{data} is local" in " ".join(err.split())
+    with pytest.raises(OptionError, match="is local"):
+        warm(str(data), tmp_path / "cache")

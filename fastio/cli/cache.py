@@ -16,6 +16,7 @@ from fastio.runtime.sizes import counted, size_text
 from fastio.sources import open as open_data
 from fastio.stage import WarmReport
 from fastio.stage import warm as warm_dataset
+from fastio.stage.blocks import check_remote
 from fastio.stage.forecast import next_use
 
 cache = typer.Typer(
@@ -55,6 +56,7 @@ def warm(given: Given, folder: Given, quiet: bool = False) -> Output:
     opened = Cache(**folder)
     # The cache keeps the index of tars, which takes a pass over their headers to build.
     with opened, open_data(given["url"], **how, cache=opened) as dataset:
+        check_remote(dataset, given["url"])
         total = min(dataset.nbytes, opened.budget or dataset.nbytes)
     with progress_bar("fetching", "bytes", total, not quiet) as advance:
         report = warm_dataset(**given, cache=opened, advance=advance)

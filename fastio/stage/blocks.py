@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.cache import edition
-from fastio.errors import SourceNotFound
+from fastio.errors import OptionError, SourceNotFound
 from fastio.packed.layout import ImageReads, Range
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
@@ -364,6 +364,12 @@ class GroupBlocks(Blocks):
             StoreError, SourceNotFound, ShardCorrupt: If it cannot be read.
         """
         return [self.grouped.held(block, self._fields)]
+
+
+def check_remote(dataset: Remote, url: str) -> None:
+    """Raises OptionError if data is in a local file system, from which no blocks are staged."""
+    if dataset.remote_part is None:
+        raise OptionError(f"only data in a store is fetched into a cache, and {url} is local")
 
 
 def blocks_of(dataset: Remote, block_rows: int, images: bool = True) -> Blocks:

@@ -41,7 +41,7 @@ from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources import Remote
 from fastio.sources import open as open_data
-from fastio.stage.blocks import Blocks, Known, Numbers, blocks_of
+from fastio.stage.blocks import Blocks, Known, Numbers, blocks_of, check_remote
 from fastio.stage.cached import OTHERS_DEADLINE_S, claimed, heads_run, source_of
 from fastio.stage.earlier import Earlier
 from fastio.stage.forecast import Distances
@@ -124,6 +124,7 @@ def warm(
         DatasetNotFound, SourceNotFound, StoreError: the dataset cannot be read.
         ShardCorrupt, ManifestInvalid: the description of its rows is damaged.
         SchemaError: there is no such field, or samples of tars lack one.
+        OptionError: the data is local.
         CacheError, OSError: the cache cannot be written.
     """
     start_s = time.monotonic()
@@ -134,6 +135,7 @@ def warm(
         folder = own.folder(_needed_by_none)
         options: Any = {"storage_options": storage_options, "split": split, "config": config}
         with open_data(url, **options, cache=own, fields=fields) as dataset:
+            check_remote(dataset, url)
             warming = _Warming(
                 dataset, folder, parallel or _parallel(), advance or (lambda nbytes: None)
             )

@@ -76,7 +76,7 @@ void pass2(const std::int16_t (*in)[kVectors], std::int16_t (*out)[2]) {
   }
 }
 
-// Loads a block in natural order.
+// Loads the rows of a block.
 void load(const std::int16_t* block, std::int16_t (&rows)[8][8]) {
   for (int k = 0; k < 4; ++k) {
     for (int x = 0; x < 8; ++x) {

@@ -13,7 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastio
-from fastio import ImageError, Loader, RandomResizedCrop, Resize, SchemaError, ShardCorrupt
+from fastio import (
+    ImageError,
+    Loader,
+    PerSample,
+    RandomResizedCrop,
+    Resize,
+    SchemaError,
+    ShardCorrupt,
+    StoreError,
+)
+from fastio.engine.fields.image_files import ImageSource
 from fastio.schema import Bytes, Image, Scalar, Text
 from fastio.sources import check
 from fastio.sources.table.media import MediaTable
@@ -445,3 +455,30 @@ def test_features_that_are_damaged_are_as_if_there_were_none(tmp_path: Path) -> 
         pq.write_table(table, tmp_path / f"{name}.parquet")
         with fastio.open(tmp_path / f"{name}.parquet") as dataset:
             assert [row["x"] for row in dataset] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("lists", "steps"), [(False, []), (True, []), (False, [PerSample(np.copy, "threads")])]
+)
+def test_a_batch_whose_image_a_thread_cannot_fetch_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lists: bool, steps: list[Any]
+) -> None:
+    """Python threads read the images that only Pillow decodes."""
+    files = [png(8, 8, seed=n) for n in range(4)]
+    images = pa.array([[file] for file in files]) if lists else structs(files)
+    path = written(tmp_path / "a.parquet", pa.table({"image": images, "number": range(4)}))
+    read, to_fail = ImageSource.pixels, {0}
+
+    def fail_once(source: ImageSource, row: int) -> Any:
+        if row in to_fail:
+            to_fail.remove(row)
+            raise StoreError("no answer")
+        return read(source, row)
+
+    monkeypatch.setattr(ImageSource, "pixels", fail_once)
+    data = fastio.open(path, images=["image"])
+    with Loader(data, 2, transforms={"image": [Resize((8, 8)), *steps]}) as loader:
+        batches = iter(loader)
+        with pytest.raises(StoreError, match="no answer"):
+            next(batches)
+        assert [batch["number"].tolist() for batch in batches] == [[0, 1], [2, 3]]

@@ -269,9 +269,9 @@ class Engine:
         values: dict[str, Any] = {}
         for reader, work in pending.work:
             values |= reader.finish(pending, work)
-        self._let_go(pending)  # after all readers, which may read damaged blocks again
         if pending.error is not None:
-            raise pending.error
+            raise pending.error  # the blocks are kept: the batch may be tried again
+        self._let_go(pending)  # after all readers, which may read damaged blocks again
         planned, failures = pending.planned, pending.failures
         batch = Batch(
             {name: values[name] for name in self._parts},

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cli import main
 from tests.pictures import jpeg, write_folder
-from tests.support import import_torchvision
+from tests.support import contents, import_torchvision
 from tests.tars import write_tars
 
 
@@ -30,6 +30,14 @@ def images(name: str) -> Any:
 def image_folder_of_torchvision(name: str) -> Any:
     write_folder(Path(name))
     return import_torchvision().datasets.ImageFolder(name)
+
+
+def joined_image_folders(name: str) -> Any:
+    folders = []
+    for part in ("a", f"./{name}/b"):
+        write_folder(Path(part))
+        folders.append(import_torchvision().datasets.ImageFolder(part))
+    return torch.utils.data.ConcatDataset(folders)
 
 
 def sounds(name: str) -> Any:
@@ -91,8 +99,18 @@ def tokens(name: str) -> Any:
     return fastio.open(f"{name}.bin", dtypes={"tokens": "uint16"})
 
 
-MAKERS = [images, image_folder_of_torchvision, sounds, packed_images, tars, parquet, arrow, lines]
-MAKERS += [images_in_a_table, saved_by_datasets, tokens]
+MAKERS = [
+    images,
+    image_folder_of_torchvision,
+    joined_image_folders,
+    sounds,
+    packed_images,
+    tars,
+    parquet,
+    arrow,
+    lines,
+]
+MAKERS += [packed_images, tars, parquet, arrow, lines, images_in_a_table, saved_by_datasets, tokens]
 
 
 @pytest.fixture
@@ -124,7 +142,10 @@ def test_a_loader_reads_on(make: Callable[[str], Any], elsewhere: Callable[[], N
         assert count(loader) == len(data)
 
 
-@pytest.mark.parametrize("make", [make for make in MAKERS if "torchvision" not in make.__name__])
+OWN = [each for each in MAKERS if each not in (image_folder_of_torchvision, joined_image_folders)]
+
+
+@pytest.mark.parametrize("make", OWN)
 def test_a_process_that_is_started_later_opens_it_again(
     make: Callable[[str], Any], elsewhere: Callable[[], None], tmp_path: Path
 ) -> None:
@@ -177,3 +198,56 @@ def test_commands_name_the_path_that_was_given(
         found = CliRunner().invoke(main, ["info", name, "--json"])
         assert json.loads(found.stdout)["path"] == name
         assert f"\n{name}: " in f"\n{CliRunner().invoke(main, ['verify', name]).stdout}"
+
+
+@pytest.fixture
+def through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """The function returns the folder that the kernel calls link/../NAME; NAME is another one."""
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "real" / "deep")
+    monkeypatch.chdir(tmp_path / "here")
+    return lambda name: tmp_path / "real" / name
+
+
+@pytest.mark.parametrize("make", OWN)
+def test_a_folder_above_a_link_is_the_one_of_the_kernel(
+    make: Callable[[str], Any], through_a_link: Callable[[str], Path]
+) -> None:
+    with make("link/../data") as data:
+        assert list(through_a_link("").glob("data*"))
+        data[0]
+        with pickle.loads(pickle.dumps(data)) as again:
+            again[0]
+
+
+def test_packs_and_gc_change_only_the_folder_of_the_kernel(
+    through_a_link: Callable[[str], Path],
+) -> None:
+    there, textual, given = through_a_link("data"), Path("data"), "link/../data"
+    fastio.pack([7, 8], textual)
+    before = contents(textual)
+
+    def rows() -> list[int]:
+        with fastio.Dataset(given) as dataset:
+            return [int(row) for row in dataset]
+
+    fastio.pack([1, 2], given)
+    assert rows() == [1, 2]
+    fastio.pack([3], given, append=True)
+    assert fastio.gc(given, keep=1).versions == [1]
+    assert rows() == [1, 2, 3]
+    (there / "shard-000009.arrow").touch()
+    assert fastio.gc(given).files == 1
+    assert rows() == [1, 2, 3]
+    fastio.pack([4], given, overwrite=True)
+    assert rows() == [4]
+    assert contents(textual) == before
+
+
+def test_image_folders_above_a_link_are_those_of_the_kernel(
+    through_a_link: Callable[[str], Path],
+) -> None:
+    joined = joined_image_folders("link/..")
+    with fastio.Loader(joined, 3, num_workers=1, collate_fn=list) as loader:
+        assert count(loader) == len(joined)

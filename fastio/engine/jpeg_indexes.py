@@ -29,6 +29,7 @@ from fastio.cache import Cache, CacheFolder, Source, default_cache, is_cache, ke
 from fastio.errors import CacheError
 from fastio.packed.rows import Rows
 from fastio.runtime.threads import PATIENCE_S, DaemonPool
+from fastio.store import absolute_path
 
 _WHAT = "indexes of JPEGs"
 _LEAST_BYTES = 64 << 10  # fewer are not worth a piece: those of about 7 MB of photos
@@ -174,5 +175,5 @@ def _place(dataset: Rows) -> tuple[str, ...]:
     """Returns where a dataset lies, without secrets, and what else its indexes are found by."""
     remote = dataset.remote_part
     if remote is None:
-        return (os.path.abspath(os.fspath(dataset.path)),)
+        return (absolute_path(os.fspath(dataset.path)),)
     return remote.store.url, remote.lineage  # new versions begin with the indexes of the old ones

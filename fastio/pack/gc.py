@@ -15,7 +15,7 @@ from fastio.pack.journal import writing_to
 from fastio.pack.remote import open_destination
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, version_name
 from fastio.runtime.texts import Names
-from fastio.store import local_path
+from fastio.store import absolute_path
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def gc(
     if keep is not None and (not isinstance(keep, int) or keep < 1):
         raise OptionError(f"keep must be at least 1 and an integer, got {keep!r}")
 
-    path = local_path(path)
+    path = absolute_path(path)
     newest = newest_manifest(path, storage_options)
     destination = open_destination(path, storage_options, None)
     with writing_to(destination.name):

@@ -31,7 +31,7 @@ from fastio.packed.stored import manifest_on_disk
 from fastio.schema import Schema
 from fastio.sources.table.columns import Converted
 from fastio.sources.table.reading import Origin
-from fastio.store import is_remote, open_store
+from fastio.store import absolute_path, is_remote, open_store
 
 # For each field, an array that maps the source's numbers to those of the dataset.
 Numbers = Mapping[str, NDArray[np.int64]]
@@ -54,7 +54,7 @@ def newest_manifest(
         As for `Dataset`.
     """
     if not is_remote(dst):
-        return Manifest(dst)
+        return Manifest(absolute_path(dst))
     with open_store(str(dst), storage_options) as store:
         return manifest_on_disk(store)
 

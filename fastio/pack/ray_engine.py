@@ -25,6 +25,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from fastio.errors import PackageMissing, PackError
@@ -344,7 +345,7 @@ def _local_paths(src: Any) -> list[str]:
     for each in src if isinstance(src, (list, tuple)) else [src]:
         path = each if isinstance(each, (str, os.PathLike)) else getattr(each, "path", None)
         if isinstance(path, (str, os.PathLike)) and not is_remote(path):
-            name = os.path.abspath(path)
+            name = str(Path(path).absolute())
             while each is src and not os.path.exists(name):
                 name = os.path.dirname(name)
             if os.path.exists(name):  # a list may also have texts

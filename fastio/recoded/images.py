@@ -31,6 +31,7 @@ from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.schema import CODEC_BLOCKS
 from fastio.stage import Blocks
 from fastio.stage.forecast import next_use
+from fastio.store import absolute_path
 
 _PIECE_BYTES = 8 << 20
 _MOST_BLOCK_ROWS = 4096
@@ -244,7 +245,7 @@ class RecodedImages:
         are one source. `path` is one of its files.
         """
         dataset, blocks = self._dataset, self._blocks
-        url, path = os.path.abspath(dataset.path), os.path.abspath(path)
+        url, path = absolute_path(dataset.path), absolute_path(path)
         which = dataset.fingerprint
         if blocks is not None:
             url = blocks.dataset.store.url

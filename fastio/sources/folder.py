@@ -151,6 +151,7 @@ class FolderDataset(Remote):
         if [os.path.join(path, name) for name in below] == names:
             paths = PathTable(path, below)
         else:
+            names = [name if os.path.isabs(name) else absolute_path(name) for name in names]
             paths = PathTable("", names)
         self._fill(path, paths, labels, tuple(classes))
         self.schema = _schema(self.field, labelled, tuple(classes))

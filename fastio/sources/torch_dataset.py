@@ -38,6 +38,7 @@ from fastio.sources.folder import FolderDataset
 from fastio.sources.stateful import is_stateful
 from fastio.sources.subset_indices import check_indices
 from fastio.sources.worker_start import WorkerStart
+from fastio.store import absolute_path
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
 _WORKERS_S = 5.0  # for all workers to end, as DataLoader has it for one;
@@ -79,6 +80,17 @@ class ImageFiles:
     root: str
     target_transform: Any = None
 
+    def absolute(self) -> list[tuple[str, int]]:
+        """Returns the samples with absolute paths, which begin with the absolute `root`."""
+        root = absolute_path(self.root)
+        if root == self.root:
+            return self.samples
+        above, begin = os.path.join(self.root, ""), os.path.join(root, "")
+        return [
+            (begin + name[len(above) :] if name.startswith(above) else absolute_path(name), label)
+            for name, label in self.samples
+        ]
+
     def as_dataset(self, upright: bool = False) -> FolderDataset:
         """Returns the rows as a dataset.
 
@@ -102,15 +114,14 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
         part.target_transform is not first.target_transform for part in parts
     ):
         return Slow("the ImageFolders of the ConcatDataset have different transform objects")
-    samples = [sample for part in parts for sample in part.samples]
+    samples = [sample for part in parts for sample in part.absolute()]
     # A folder may lack the last classes of another one.
     classes = max((part.classes for part in parts), key=len)
     alike = [part.classes and part.classes == classes[: len(part.classes)] for part in parts]
     if not all(alike):
         classes = []  # a number stands for several classes
-    roots = [part.root for part in parts]
-    together = len({os.path.isabs(root) for root in roots}) == 1  # or commonpath raises an error
-    root = os.path.commonpath(roots) if together else ""
+    roots = [absolute_path(part.root) for part in parts]
+    root = os.path.commonpath(roots)
     return ImageFiles(samples, classes, first.transform, root, first.target_transform)
 
 

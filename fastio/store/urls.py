@@ -9,6 +9,7 @@ import re
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
@@ -75,13 +76,13 @@ def absolute_path(path: Any) -> Any:
     """Returns the absolute path of a local file or folder; URLs and other objects as they are.
 
     What stays open keeps its paths like this, so that it can be read after `os.chdir`. Links are
-    not resolved.
+    not resolved, and ".." stays: after a link, it is not the folder that contains the link.
     """
     path = local_path(path)
     if not isinstance(path, (str, os.PathLike)) or is_remote(path) or not os.fspath(path):
         return path
     with suppress(FileNotFoundError):  # the working directory was deleted
-        path = os.path.abspath(path)
+        path = str(Path(os.fsdecode(path)).absolute())
     return path
 
 

@@ -24,7 +24,7 @@ from fastio.runtime.files import walk
 from fastio.shown import without_secrets
 from fastio.sources.base import Options
 from fastio.sources.listed import METADATA, About, ListedFiles
-from fastio.store import is_remote
+from fastio.store import absolute_path, is_remote
 
 _SCHEME = "hf://"
 _WANTED = "hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REVISION"
@@ -189,7 +189,7 @@ def _builder(source: str, options: Options) -> Any:
         raise OptionError(
             "the endpoint of the Hub cannot be an option: set the environment variable HF_ENDPOINT"
         )
-    name, revision = _repository(source) if remote else (os.path.abspath(source), None)
+    name, revision = _repository(source) if remote else (absolute_path(source), None)
     where = _named(source, options)
     try:
         return datasets.load_dataset_builder(

@@ -12,7 +12,7 @@ from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.files import only_files
 from fastio.runtime.lifecycle import new_lock
 from fastio.runtime.threads import DaemonPool
-from fastio.store import Stamp, Store, is_remote, join, open_store, open_together
+from fastio.store import Stamp, Store, absolute_path, is_remote, join, open_store, open_together
 
 TAR_SUFFIX = ".tar"
 # Compressed tars are recognised in order to say why they cannot be read.
@@ -361,7 +361,7 @@ def open_tars(path: Any, storage_options: Mapping[str, Any] | None = None) -> Lo
         raise SourceNotFound(
             f"{path} is neither a tar, nor a pattern of tars, nor a folder that contains only tars"
         )
-    return LocalTars({name: stamp(name) for name in map(os.path.abspath, found)})
+    return LocalTars({name: stamp(name) for name in map(absolute_path, found)})
 
 
 def is_tar_url(url: str) -> bool:

@@ -17,6 +17,8 @@ import pytest
 
 import fastio
 from fastio import Loader
+from fastio.engine.pending import Feeder
+from fastio.stage import Stager
 from tests.children import LIMIT_S, in_fork, run_code
 from tests.numbered import loader, rows_of
 from tests.support import threads, told, until
@@ -49,16 +51,30 @@ def test_a_loader_that_is_dropped_ends_its_threads(folder: Path) -> None:
 
 
 def test_a_loader_of_blocks_that_is_dropped_ends_the_thread_that_waits_for_them(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waiting, stage = threading.Event(), Stager._stage
+
+    def stage_late(stager: Stager, block: Any) -> None:  # a batch that finds all does not wait
+        waiting.wait()
+        stage(stager, block)
+
+    def put(feeder: Feeder, pending: Any) -> None:
+        feeder._queue.put(pending)
+        waiting.set()
+
+    monkeypatch.setattr(Stager, "_stage", stage_late)
+    monkeypatch.setattr(Feeder, "put", put)
     images = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
     pq.write_table(pa.table({"image": images}), tmp_path / "images.parquet")
+    before = set(threading.enumerate())
     gc.disable()
     try:
         table = fastio.open(tmp_path / "images.parquet", images=["image"])
         batches = Loader(table, 1, transforms=[fastio.Resize((8, 8))])
         next(iter(batches))
-        [feeder] = [one for one in threading.enumerate() if one.name == "fastio-feeder"]
+        new = set(threading.enumerate()) - before
+        [feeder] = [thread for thread in new if thread.name == "fastio-feeder"]
         del batches, table
         feeder.join(LIMIT_S)
         assert not feeder.is_alive()

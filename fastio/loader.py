@@ -407,7 +407,8 @@ class Loader(LikeDataLoader[_Batch]):
                 and torchdata is not installed or the number of workers differs.
 
         Warns:
-            UserWarning: one of torch's random samplers draws another order of the state's epoch.
+            UserWarning: the state was saved within an epoch, and the sampler is one of torch's
+                random samplers without a generator, which draws another order now.
         """
         self._epochs.ranks = self._ranks()
         self._epochs.load(state)

@@ -283,7 +283,7 @@ class Engine:
             leases={name: lease for _, work in pending.work for name, lease in work.leases.items()},
             occurrences=planned.occurrences,
         )
-        del pending  # frames of an error's traceback must not refer to it: see `Pending.release`
+        del pending  # a traceback must not refer to it: see `Pending.release`
         return self.mended(batch, failures)
 
     def mended(self, batch: Batch, failures: dict[int, SampleError]) -> Batch | None:
@@ -291,8 +291,8 @@ class Engine:
 
         Args:
             batch: the batch.
-            failures: errors of bad samples, by their place in the batch; those that are raised or
-                recorded in the batch are taken out.
+            failures: errors of bad samples, by their place in the batch. Errors that are raised
+                or recorded in the batch are removed from this dict.
 
         Returns:
             The batch; None if all of its rows were skipped.

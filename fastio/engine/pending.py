@@ -124,9 +124,9 @@ class Pending:
     def release(self) -> None:
         """Takes back the slots, which no thread writes any more, and forgets the batch's errors.
 
-        The traceback of an error refers to frames, which refer to this batch. If it referred to the
-        error, the cycle would keep the engine, its threads and worker processes until the garbage
-        collector runs.
+        The traceback of an error refers to frames, and these refer to this batch. If the batch
+        referred to the error, this reference cycle would keep the engine, its threads and its
+        worker processes until the garbage collector runs.
         """
         for _, work in self.work:
             work.release()
@@ -191,7 +191,8 @@ class Feeder:
     Args:
         stager: fetches the blocks.
         begin: method of the engine that passes a batch to the threads; it records errors in the
-            batch. The engine is not kept: the thread ends if nobody has it any more.
+            batch. The feeder has only a weak reference to the engine, and its thread ends when the
+            engine is deleted.
     """
 
     def __init__(self, stager: Stager, begin: Callable[[Pending], None]) -> None:

@@ -44,8 +44,9 @@ class BatchStage(Protocol):
             batch: the batch.
             seed: seed of its draws.
             cancelled: returns whether nobody wants it any more.
-            done: called once, on any thread, with the errors of single samples by their place,
-                which it may take out, and the error of the whole batch or None.
+            done: called once, on any thread, with a dict of the errors of single samples by
+                their place, from which it may remove errors, and the error of the whole batch or
+                None.
         """
 
     def close(self) -> None:
@@ -126,7 +127,9 @@ def _finished(engine: Engine, pending: Pending) -> Batch | None:
             raise LoaderClosed("closed while waiting for a batch")
         return engine.finish(pending)
     finally:
-        del pending  # which nobody may release, if nobody uses the stream any more
+        # A traceback must not refer to the batch: if the stream was dropped, nobody releases the
+        # batch, and the reference cycle would remain.
+        del pending
 
 
 def _settle(
@@ -136,12 +139,12 @@ def _settle(
     failures: dict[int, SampleError],
     error: Exception | None,
 ) -> None:
-    assert pending.after is not None  # before it has a result, the batch is not released
+    assert pending.after is not None  # `Pending.release` keeps it until it has a result
     if error is not None:
         pending.after.set_exception(error)
         return
     try:
         pending.after.set_result(engine.mended(batch, failures))
     except BaseException as raised:
-        # The frames of this thread refer to the batch, which nobody may release.
+        # The traceback is removed, because its frames refer to the batch: see `_finished`.
         pending.after.set_exception(raised.with_traceback(None))

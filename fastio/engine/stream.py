@@ -171,8 +171,8 @@ class BatchStream:
         # When the interpreter exits, the engine has ended the work, and modules may be unloaded.
         if is_finalizing() or not self._owner.is_here:
             return
-        # A copy: an error that is given back may be the last that refers to an iterator, whose
-        # finalizer closes this stream.
+        # A copy, because `give_back` drops errors. An error may hold the last reference to an
+        # iterator, whose finalizer closes this stream and empties the queue.
         pending = list(self._pending)
         for batch in pending:
             batch.cancel()

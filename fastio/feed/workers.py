@@ -41,7 +41,7 @@ from fastio.sources.torch_dataset import (
 from fastio.tensors.trees import Finish, Step, Tail, first_tensor
 from fastio.transforms import compile, on_whole_batch
 
-_NO_ROOM = "unable to allocate shared memory(shm)"  # in torch's message
+_NO_ROOM = "unable to allocate shared memory(shm)"  # part of torch's error message
 
 
 class TorchFeed(Feed):
@@ -295,8 +295,8 @@ def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
 def _break_cycle(error: Exception) -> None:
     """Clears the frame of torch's `reraise`, which refers to the error of a worker process.
 
-    The error's traceback refers to the frame, and the cycle would keep the worker processes of a
-    loader that nobody has until the garbage collector runs.
+    The error's traceback refers to the frame. This reference cycle would keep the worker processes
+    of a loader that is no longer used until the garbage collector runs.
     """
     *_, (frame, _) = walk_tb(error.__traceback__)
     if frame.f_code.co_name == "reraise":

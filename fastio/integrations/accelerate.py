@@ -197,9 +197,10 @@ class TrainerLoaders:
     sees the same samples each time. Datasets are passed to the Trainer's own DataLoaders.
 
     Raises:
-        ValueError: a loader's batch size is not that of the Trainer's arguments, it delivers to
-            another device, or the training loader draws at random without a seed or
-            from a generator, or from a sampler without `set_epoch` that is not a sequence.
+        ValueError: a loader's batch size is not that of the Trainer's arguments; it delivers to
+            another device; the training loader draws at random without a seed or from a generator;
+            or its sampler may yield another order when the Trainer resumes. A sampler must be a
+            sequence or torch's SequentialSampler, or have a `set_epoch` method.
     """
 
     accelerator: Any

@@ -47,7 +47,7 @@ def wait_for(future: Future[T]) -> T:
     try:
         return future.result()
     finally:
-        del future  # breaks the cycle: error, traceback, this frame
+        del future  # breaks the reference cycle of future, error, traceback and this frame
 
 
 class DaemonPool(Executor):

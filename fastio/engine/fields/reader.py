@@ -60,7 +60,7 @@ class Work:
         # Fields that were finished before another one failed have leases.
         for lease in self.leases.values():
             lease.release()
-        self.futures = {}  # which refer to errors: see `Pending.release`
+        self.futures = {}  # futures refer to errors: see `Pending.release`
 
 
 class Reader(ABC):
@@ -104,7 +104,9 @@ class Reader(ABC):
 def result_of(
     future: Future[T], batch: Pending, place: int, dataset: Rows, kind: type[SampleError]
 ) -> T | None:
-    """Returns the result of a row's future, or None; its error becomes one of the batch.
+    """Returns the result of a row's future; if it failed, records the error and returns None.
+
+    An error of the row is added to the batch's failures. Others become the error of the batch.
 
     Args:
         future: future that is done.
@@ -113,7 +115,7 @@ def result_of(
         dataset: dataset of the row, which names it.
         kind: class of the error.
     """
-    error = future.exception()  # not raised here, in a frame that refers to the future
+    error = future.exception()  # not raised here, because this frame refers to the future
     if error is None:
         return future.result()
     if isinstance(error, NOT_OF_SAMPLES) or not isinstance(error, Exception):

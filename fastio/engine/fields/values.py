@@ -73,7 +73,7 @@ class ValueReader(Reader):
         return dataset.gather_all(self.fields, rows[places])
 
     def _read_singly(self, batch: Pending) -> list[int]:
-        """Adds the errors of rows to the batch's failures, and returns their places."""
+        """Reads rows one by one, records errors in the batch, and returns the bad rows' places."""
         bad = []
         for place, row in enumerate(batch.planned.rows.tolist()):
             try:

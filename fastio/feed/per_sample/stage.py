@@ -405,7 +405,7 @@ class _Job:
             for name, (memory, layout) in self._memory.items():
                 results = self._stage.results(self._results[name], memory, layout)
                 self._batch.fields[name] = results
-        error, self._error = self._error, None  # whose traceback may refer to this object
+        error, self._error = self._error, None  # its traceback may refer to this object
         self._done(self._failures, error)
 
 

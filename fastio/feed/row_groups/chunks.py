@@ -68,7 +68,7 @@ class OpenWindow:
         window: The window.
         blocks: The memory of its records, in the order of its segments.
         ragged: The variable-width rows.
-        start: The position of the first row of the stream that is dealt.
+        start: The position in the stream of the first row that is dealt.
 
     Attributes:
         waiting: The segments that no thread has begun to decode.
@@ -84,7 +84,7 @@ class OpenWindow:
         self.undealt = window.first + window.rows - max(window.first, start)
         self.waiting: deque[GroupSpan] = deque(window.needed_from(start))
         self._filled: dict[int, int] = {}  # ends of filled ranges of records, by begin
-        self._ready = self.waiting[0].offset  # the records before this one are filled, or not read
+        self._ready = self.waiting[0].offset  # earlier records are filled, or are not needed
 
     def add(self, begin: int, end: int) -> None:
         """Marks records [begin, end) as filled. There must be at least one."""
@@ -93,7 +93,10 @@ class OpenWindow:
             self._ready = self._filled.pop(self._ready)
 
     def known(self, filled: int) -> int:
-        """Returns how many rows of the window can be dealt if no more records are filled."""
+        """Returns how many rows can be dealt if only the first `filled` records are filled.
+
+        If the window is shuffled, no rows can be dealt before all of its records are filled.
+        """
         return filled if self.window.order.mode == "sequential" else 0
 
     def has(self, end: int) -> bool:

@@ -68,7 +68,10 @@ class GroupWindow:
         return sum(segment.varying_bytes for segment in self.segments)
 
     def needed_from(self, position: int) -> list[GroupSpan]:
-        """Returns the segments that have rows of the stream from a position on."""
+        """Returns the segments that are needed to deal the rows from a position of the stream on.
+
+        If the window is shuffled, these are all of its segments.
+        """
         before = position - self.first if self.order.mode == "sequential" else 0
         return [one for one in self.segments if one.offset + one.rows > before]
 

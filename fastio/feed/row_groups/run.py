@@ -102,7 +102,7 @@ class TableRun:
         self._dataset = dataset
         self._windows = (w for w in windows if w.first + w.rows > start)
         self._start = start
-        self._rows = max(rows - start, 0)  # fewer after a failure
+        self._rows = max(rows - start, 0)  # `_fail` reduces it
         self._records = records
         self._blocks = blocks
         self._pools = pools
@@ -150,8 +150,8 @@ class TableRun:
             StopIteration: If there are no more batches.
             LoaderTimeout: If it takes too long. A later call continues to wait.
             LoaderClosed: This process is a forked child, whose parent has the threads.
-            ShardCorrupt, SchemaError: If one of its row groups cannot be read. The batches before
-                are the same in every run. Later calls raise too.
+            ShardCorrupt, SchemaError: If one of its row groups cannot be read. The batches that
+                are returned before this error are the same in every run. Later calls raise too.
         """
         self._check_process()
         if (self._batch >= self.batches or self._ended) and self._failed is None:
@@ -479,8 +479,8 @@ class TableRun:
         chunk.dealt.ragged += [held.batch(rows[b : b + size]) for b in range(0, len(rows), size)]
 
     def _fail(self, row: int, error: Exception) -> None:
-        """Ends the run with an error after the whole batches before a row of it."""
-        # The first of such rows counts, whichever fails first, because threads decode in any order.
+        """Shortens the run to the whole batches before a row; the error is raised after them."""
+        # The lowest row counts, not the earliest failure, because threads decode in any order.
         if self._failed is None or row < self._failed[0]:
             self._failed = row, error
             self._rows = row // self._settings.batch_size * self._settings.batch_size
@@ -488,7 +488,7 @@ class TableRun:
         self._news.notify_all()
 
     def _end_partial(self) -> None:
-        """Passes on a chunk that gets no more rows, because the run ends before its last row."""
+        """Delivers the partial chunk if the run was shortened and the chunk gets no more rows."""
         chunk = self._partial
         if chunk is not None and self._dealt_to >= self._rows:
             self._partial = None

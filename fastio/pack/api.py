@@ -204,10 +204,10 @@ def pack(
         resume: Continue an interrupted pack with the same source and options, without repeating
             finished shards. Samples of a Python iterable must be the same again, which cannot be
             checked. Does nothing if the dataset is complete.
-        overwrite: Replace the dataset, or an unfinished one, at the destination. A dataset stays
-            as it is until the new one is complete, so there must be room for both. Other files in
-            the folder are not touched. If it was interrupted, resume alone continues it. Raises
-            PackError if the source reads that dataset.
+        overwrite: Replace the dataset, or an unfinished one, at the destination. The old dataset
+            stays complete until the new one is complete, so there must be room for both. Other
+            files in the folder are not touched. To continue an interrupted overwrite, use resume
+            without overwrite. Raises PackError if the source reads the dataset to be replaced.
         append: Add the samples to the dataset at the destination, as its next version. Readers
             that have it open keep reading their version. Fields must be the same; new classes and
             words are added. The defaults of codec, maximum side and quality are those of the

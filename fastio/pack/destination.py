@@ -114,7 +114,8 @@ class Destination:
 
         In a store it is random: a process that was suspended may write or delete objects when it
         continues, and with the id these are never objects of another process. In a folder it is "",
-        except where a dataset is overwritten, whose shards stay until the new one is complete.
+        except while a dataset is overwritten: its shards stay until the new one is complete, so the
+        new shards need other names.
         """
         return self._pack_id
 
@@ -160,13 +161,13 @@ class Destination:
         return self._journal
 
     def _before(self, appends: bool) -> Mapping[str, int]:
-        """Returns `files`; for a new append, at least the manifest and the journal, if any."""
+        """Returns `files`. For a new append, may leave out all but the manifest and the journal."""
         return self.files()
 
     def _make_room(self) -> None:
-        """Discards an unfinished pack, to overwrite what is at the destination.
+        """Deletes the files of an unfinished pack before the destination is overwritten.
 
-        A dataset there stays complete until `finish`; so do all files beside a damaged manifest.
+        The files of a dataset stay until `finish`; all files, if its manifest cannot be read.
         """
         with self.exclusive_access(discard=True) as (_, own):
             needed = Names((JOURNAL_NAME,))
@@ -264,7 +265,7 @@ class Destination:
         try:
             return any(names.find(name) is not None for name in shards_of(self._newest()))
         except (DatasetNotFound, FormatUnsupported, ManifestInvalid, SourceNotFound):
-            return False  # not a manifest of this fastio
+            return False  # there is no manifest that this process has written
 
     def _newest(self) -> Manifest:
         return Manifest(self.folder)
@@ -295,7 +296,7 @@ class Destination:
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
     ) -> Journal:
         journal = Journal(self.folder, options, resume, self.name, self._overwrites)
-        # A resumed pack may also overwrite a dataset. Its journal keeps its id.
+        # A resumed pack may overwrite a dataset, too. The journal keeps the id of the first process.
         replaces = APPEND_TO not in options and (self.folder / MANIFEST_NAME).exists()
         self._pack_id = journal.id if replaces else ""
         return journal
@@ -377,9 +378,9 @@ class Destination:
         )
 
     def finish(self) -> None:
-        """Publishes the manifest that was written to the folder, which completes the dataset.
+        """Completes the dataset, whose manifest was written to the folder.
 
-        Then deletes what the dataset does not need: files of the one that was overwritten.
+        Deletes the files that it does not need, such as those that it replaces, and the journal.
         """
         self.delete(self._unneeded)
         self._journal.remove()

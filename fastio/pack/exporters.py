@@ -237,7 +237,7 @@ class FolderExporter:
             file.write(data)
 
     def _at(self, path: str) -> Path:
-        """Returns where a file is written. Its name is UTF-8, whatever the locale (LANG=C) is."""
+        """Returns the path of a file. Its name is encoded as UTF-8, even if the locale is C."""
         return self._folder / os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
     def _make_class_folder(self, path: Path) -> None:

@@ -50,9 +50,9 @@ def gc(
     Args:
         path: The folder of a packed dataset, or its URL.
         keep: Number of versions to keep, the newest ones (default: all).
-        unfinished: Also discard an append or overwrite that was interrupted, which then cannot be
-            resumed. By default, it and all files that it may have written are kept. At a URL, first
-            make sure that no process is packing there, because its pack would fail.
+        unfinished: Also discard an interrupted append or overwrite, which then cannot be resumed.
+            By default, all files that it may have written are kept. At a URL, first make sure that
+            no process is packing there, because its pack would fail.
         storage_options: Options of the file system of a URL, such as keys and endpoint.
 
     Raises:

@@ -157,7 +157,7 @@ class RemoteDestination(Destination):
         return {name: stamp.size for name, stamp in found.items() if stamp is not None}
 
     def _make_room(self) -> None:
-        """See `Destination`. Does nothing: files of an unfinished pack are deleted last, too."""
+        """See `Destination`. Does nothing: `finish` also deletes files of an unfinished pack."""
 
     def fence(self, newest: Manifest) -> None:
         """See `Destination`."""

@@ -380,7 +380,7 @@ def check(
 
 
 def _as_given(source: Any, path: str) -> str:
-    """Returns the path of a dataset as its user has written it; of others, the given one."""
+    """Returns the source itself if it is a local path, relative or absolute; otherwise `path`."""
     source = local_path(source)
     if not isinstance(source, (str, os.PathLike)) or is_remote(source):
         return path

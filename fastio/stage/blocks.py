@@ -367,7 +367,7 @@ class GroupBlocks(Blocks):
 
 
 def check_remote(dataset: Remote, url: str) -> None:
-    """Raises OptionError if data is in a local file system, from which no blocks are staged."""
+    """Raises OptionError if a dataset is local, because only remote data is staged."""
     if dataset.remote_part is None:
         raise OptionError(f"only data in a store is fetched into a cache, and {url} is local")
 

@@ -73,10 +73,11 @@ def local_path(path: _Path) -> _Path | str:
 
 
 def absolute_path(path: Any) -> Any:
-    """Returns the absolute path of a local file or folder; URLs and other objects as they are.
+    """Returns the absolute path of a local file or folder; URLs and other objects unchanged.
 
-    What stays open keeps its paths like this, so that it can be read after `os.chdir`. Links are
-    not resolved, and ".." stays: after a link, it is not the folder that contains the link.
+    File URLs become paths. Symbolic links are not resolved, and ".." is kept, because ".." after a
+    link does not lead to the folder that contains the link. Open datasets store absolute paths, so
+    that they can be read after `os.chdir`.
     """
     path = local_path(path)
     if not isinstance(path, (str, os.PathLike)) or is_remote(path) or not os.fspath(path):

@@ -38,14 +38,15 @@ class PerSample:
     Args:
         function: called as function(sample). If a parameter after the first is named `rng`, or the
             second one has no default, it also gets a `numpy.random.Generator`, which is keyed by
-            (seed, epoch, row, occurrence of the row, place in the list). A value that
-            `functools.partial` binds to `rng` is kept. A decorated function (`functools.wraps`)
-            has the parameters of the function that it wraps if it takes any further arguments,
-            and else its own. An image is a uint8 array (H, W, C) that is valid during the call
-            only. The result is an array, a tensor, a PIL image, a number, or a dict, tuple or list
-            of such values. Arrays of three axes that are the whole result for an image field are
-            images (H, W, C), and are delivered as tensors (N, C, H, W); all else is stacked as it
-            is. Values whose shapes differ are delivered as a list.
+            (seed, epoch, row, occurrence of the row, place in the list). If `functools.partial`
+            binds `rng` by name, that value is used instead. For a decorated function
+            (`functools.wraps`), the parameters of the wrapped function count if the wrapper takes
+            only `*args` or `**kwargs` after its first parameter. An image is a uint8 array
+            (H, W, C) that is valid during the call only. The result is an array, a tensor, a PIL
+            image, a number, or a dict, tuple or list of such values. Arrays of three axes that are
+            the whole result for an image field are images (H, W, C), and are delivered as tensors
+            (N, C, H, W); all else is stacked as it is. Values whose shapes differ are delivered as
+            a list.
         workers: "processes" for any Python; "threads" for functions that spend their time in code
             that releases the interpreter's lock, such as OpenCV. In processes the global generators
             of `random`, NumPy and torch are seeded for each sample; threads share them.
@@ -142,7 +143,10 @@ def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
 
 
 def _passes_on(function: Callable[..., Any]) -> bool:
-    """Returns whether a function takes any arguments after the first, or does not say which."""
+    """Returns whether a function takes only `*args` or `**kwargs` after its first parameter.
+
+    Also True if its parameters are not known.
+    """
     try:
         kinds = [each.kind for each in parameters(function, follow_wrapped=False).values()]
     except (TypeError, ValueError):  # compiled, as by Numba

@@ -160,8 +160,9 @@ def _read(file: Any, nbytes: int) -> bytes:
 
 
 def _problem(array: pa.Array) -> pa.ArrowException | None:
-    # UTF-8 is checked when strings are decoded. pyarrow before 26 cannot view extensions of lists
-    # as their storage, and ends the process where it views them as extensions.
+    # Strings are viewed as bytes, because UTF-8 is checked when they are decoded. Extension types
+    # are viewed as their storage types: pyarrow before 26 aborts the process if an extension of
+    # lists is viewed as itself. For the storage of lists it raises an error, and the array stays.
     with suppress(pa.ArrowException):
         array = array.view(with_types(array.type, _AS_BYTES))
     try:

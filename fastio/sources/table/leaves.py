@@ -259,7 +259,7 @@ def with_types(
 ) -> pa.DataType:
     """Returns a type in which some types, in lists and structs too, are replaced by others.
 
-    Extension types become their storage types. With `wide_lists` the offsets of lists get 64 bits.
+    Extension types become their storage types. With `wide_lists`, offsets of lists have 64 bits.
     """
     types, kind = pa.types, getattr(kind, "storage_type", kind)
 

@@ -95,8 +95,8 @@ _PHYSICAL = {
 _CODECS = ("UNCOMPRESSED", "SNAPPY")
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # or of levels
 _ALIGNMENT = 64  # of columns in the memory of a row group: the size of any value divides it
-# The distance of columns in bytes. Without it, the same rows of many columns would be in the same
-# sets of a cache, and evict each other when columns become records.
+# Unused bytes after each column. Without them, the same rows of many columns may map to the same
+# sets of a cache, and evict each other while columns are copied to records.
 _APART = 256
 
 # Returns the bytes of a range (offset, length) of a file: uint8 (length,), or fewer at its end.

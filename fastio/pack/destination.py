@@ -296,7 +296,7 @@ class Destination:
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
     ) -> Journal:
         journal = Journal(self.folder, options, resume, self.name, self._overwrites)
-        # A resumed pack may overwrite a dataset, too. The journal keeps the id of the first process.
+        # A resumed pack may overwrite a dataset, too. The journal keeps the id of the first one.
         replaces = APPEND_TO not in options and (self.folder / MANIFEST_NAME).exists()
         self._pack_id = journal.id if replaces else ""
         return journal

@@ -332,7 +332,7 @@ class RemoteDestination(Destination):
                 )
 
     def finish(self) -> None:
-        """See `Destination`."""
+        """See `Destination`. Publishes the manifest first."""
         with self._advice():
             path = self.folder / MANIFEST_NAME
             self._commit(path)

@@ -48,13 +48,15 @@ std::uint32_t update_portable(std::uint32_t state, const std::uint8_t* data, std
 
 // The instruction has a latency of three cycles and a throughput of one per cycle, so three parts
 // are processed in parallel and their CRCs combined (Gopal and others, "Fast CRC computation for
-// iSCSI polynomial using CRC32 instruction", Intel 2011). The most words of 8 bytes in a part:
+// iSCSI polynomial using CRC32 instruction", Intel 2011). A part has at most kPartWords words of 8
+// bytes. Fewer than kLeastBytes bytes are processed faster as one part.
 constexpr std::size_t kPartWords = 128;
-constexpr std::size_t kLeastBytes = 96;  // fewer are faster one word after the other
+constexpr std::size_t kLeastBytes = 96;
 
-// words[n]: x^(64 n - 33) modulo the polynomial, reflected: the factor that advances a state by n
-// words. The product of two reflected 32-bit numbers, taken as one of 64 bits, is shifted by one
-// bit, and the instruction multiplies by x^32.
+// words[n]: x^(64 n - 33) modulo the polynomial, bit-reflected: the factor that advances a state
+// by n words. The exponent is 33 less than 64 n, because a carry-less product of two reflected
+// 32-bit numbers, read as a reflected 64-bit number, has an extra factor x, and the CRC instruction
+// multiplies by x^32.
 struct Advance {
   std::uint32_t words[2 * kPartWords + 1];
 };

@@ -133,7 +133,7 @@ struct Quant {
   }
 };
 
-// Stores 16 coefficients from place p on, and 16 from p + 32 on. pairs: a value of each in
+// Stores 16 coefficients at `out`, and 16 more 32 places later. pairs: values of the two groups in
 // turns, as bytes.
 template <bool kByteQuant>
 [[gnu::always_inline]] inline void store_pairs(__m256i pairs, __m256i even, __m256i odd,

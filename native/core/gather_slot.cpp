@@ -105,7 +105,7 @@ Copy copy_of(std::size_t width) {
   return width < 16 || pieces >= kByPieces.size() ? &copy_any : kByPieces[pieces];
 }
 
-// Prefetches to the L2 cache: more requests can be under way to it than to the L1 cache.
+// Prefetches to the L2 cache, which can have more outstanding requests than the L1 cache.
 inline void prefetch(const std::uint8_t* begin, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(begin);
   for (std::uintptr_t at = first / kLine * kLine; at < first + bytes; at += kLine)

@@ -10,9 +10,10 @@
 namespace fastio {
 namespace {
 
-// Maps a zigzag index (T.81, figure A.6); an index plus kEnd maps like the index. All others are
-// past the block and map to coefficient 63, so that stores need no branch: indices of runs that are
-// too long, and those of kEndAlone, which store a 0 where there is one already.
+// Returns the order that maps zigzag indices (T.81, figure A.6) to natural order, or to
+// idct_place(). An index plus kEnd maps like the index. All others are past the block and map to
+// coefficient 63, so that stores need no branch: indices of runs that are too long, and those of
+// kEndAlone, which store a 0 where there is one already.
 constexpr CoefficientOrder make_order(bool natural) {
   CoefficientOrder order{};
   int y = 0, x = 0;

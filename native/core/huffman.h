@@ -80,7 +80,7 @@ struct McuLayout {
 };
 
 // Where coefficients are stored in a block, by zigzag index: in natural order (row * 8 + column),
-// or by idct_place(). Indices above 63 occur in damaged streams: see huffman.cpp.
+// or by idct_place(). Indices above 63 occur at the end of a block, and where a run is too long.
 struct CoefficientOrder {
   std::uint8_t at[256 + 64];
 };
@@ -107,7 +107,7 @@ class ScanDecoder {
   void block(const HuffmanTable& dc, const HuffmanTable& ac, int index, std::int16_t* out);
 
   // Decodes the next `count` MCUs, which must have no restart marker before any of them. All 64
-  // coefficients of each block are written, in the order out.order. MCUs that begin while
+  // coefficients of each block are written, in the order *out.order. MCUs that begin while
   // insufficient() is true become zeros.
   void mcus(const McuLayout& layout, std::int32_t count, const McuOutput& out);
   // Parses the next `count` MCUs without storing them.

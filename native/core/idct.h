@@ -14,15 +14,16 @@ namespace fastio {
 
 inline constexpr int kIdctSlack = 32;  // bytes after each row that idct() may write
 
-// The order of a block's coefficients for idct(): those of rows k and k + 4 in turns, because
-// vector instructions multiply such pairs and add the products. Returns the place of a coefficient,
-// from its index in natural order (row * 8 + column).
+// Returns the place of a coefficient in the order that idct() reads, from its index in natural
+// order (row * 8 + column). In this order, coefficients of rows k and k + 4 alternate, because
+// vector instructions multiply such pairs and add the products.
 constexpr int idct_place(int natural) { return natural % 32 * 2 + natural / 32; }
 
 // Transforms `count` >= 1 consecutive blocks to `size` (8, 4 or 2) rows of count * size samples,
-// `stride` bytes apart. blocks: 64 dequantised coefficients each by idct_place(), 64-byte aligned.
-// May read 3 blocks past the last one, and write kIdctSlack bytes past the end of each row: the
-// caller must have room for both, and a stride (of either sign) that keeps rows and slack apart.
+// `stride` bytes apart. blocks: 64 dequantised coefficients each, in the order of idct_place(),
+// 64-byte aligned. May read 3 blocks past the last one, and write kIdctSlack bytes past the end of
+// each row: the caller must have room for both, and a stride (of either sign) that keeps rows and
+// slack apart.
 void idct(int size, const std::int16_t* blocks, int count, std::uint8_t* out,
           std::ptrdiff_t stride);
 

@@ -20,7 +20,7 @@ inline __m256i multiply(__m256i pairs, IdctPair pair) {
   return _mm256_madd_epi16(pairs, weights(pair));
 }
 
-// Loads the pairs of rows k and k + 4 of two blocks, of the four columns from `column` on.
+// Loads the pairs of rows k and k + 4 of two blocks, in the four columns from `column` on.
 inline __m256i load_pairs(const std::int16_t* blocks, int k, int column) {
   const auto* at = reinterpret_cast<const __m128i*>(blocks + 16 * k + 2 * column);
   return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_load_si128(at)), _mm_load_si128(at + 8),

@@ -45,8 +45,8 @@ inline __m512i load_two(const std::int16_t* a, const std::int16_t* b) {
       _mm256_load_si256(reinterpret_cast<const __m256i*>(b)), 1);
 }
 
-// Loads the pairs of rows k and k + 4 of four blocks: of the left four columns, and of the right
-// four.
+// Loads the pairs of rows k and k + 4 of four blocks: those of the left four columns to `left`, and
+// those of the right four to `right`.
 inline void load_pairs(const std::int16_t* blocks, int k, __m512i& left, __m512i& right) {
   const std::int16_t* at = blocks + 16 * k;
   const __m512i first = load_two(at, at + 64);
@@ -143,8 +143,9 @@ struct alignas(64) ByteIndex {
   }
 };
 
-// Size 8: rows `first` and first + 1 of four rows of 32 bytes, of two registers: the left half of
-// each eight, and the right. A lane has two columns of four rows, then the next two.
+// Size 8: rows `first` and first + 1 of four rows of 32 bytes. Two registers are permuted: one has
+// the left four samples of each block's rows, the other the right four. A lane has two columns of
+// four rows, then the next two.
 constexpr ByteIndex two_rows_of_8(int first) {
   ByteIndex index{};
   for (int i = 0; i < 64; ++i) {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kTileBytes = 16 << 10;  // half of the L1 cache
 constexpr std::size_t kTileRows = 64;
-constexpr std::size_t kRowsAtOnce = 8;  // of the kernels
+constexpr std::size_t kRowsAtOnce = 8;  // rows that a kernel copies at once
 
 // `deal` copies records in groups of kGroup, so that few cache lines are requested at once. With
 // more than kFewFields fields it uses groups of kLargeGroup, because each field costs one call per
@@ -47,8 +47,9 @@ void copy_column(const std::uint8_t* in, std::size_t width, std::size_t n, std::
   }
 }
 
-// Returns the number of rows of a tile. If there are many columns, a tile is larger than
-// kTileBytes, so that it has about a whole cache line of each column.
+// Returns the number of rows of a tile. If there are many columns, a tile may exceed kTileBytes, so
+// that it has about one cache line of each column on average. The number is rounded to a multiple
+// of kRowsAtOnce, unless it is less than half of that.
 std::size_t rows_of_tile(std::size_t columns, std::size_t stride) {
   const std::size_t bytes = std::max(kTileBytes, kLine * columns);
   const std::size_t rows = std::clamp<std::size_t>(bytes / stride, 1, kTileRows);
@@ -132,8 +133,8 @@ Take take_of(std::size_t width) {
   return take_any;
 }
 
-// Prefetches all cache lines of a range to the L2 cache. More requests can be under way to it than
-// to the L1 cache, and to load a line from it takes little time.
+// Prefetches all cache lines of a range to the L2 cache. It can have more outstanding requests than
+// the L1 cache, and loads from it have a low latency.
 void fetch_ahead(const std::uint8_t* begin, std::size_t bytes) {
   const std::size_t before = reinterpret_cast<std::uintptr_t>(begin) % kLine;
   for (std::size_t i = 0; i < before + bytes; i += kLine)

@@ -102,7 +102,7 @@ bool Runs::next(Run& run) {
   if (run.packed) {
     const std::size_t groups = head >> 1;
     run.count = std::min(8 * groups, left_);
-    // The last group may be truncated after the numbers that are used, but not the groups before.
+    // The last group may be truncated after the numbers that are used; earlier ones are complete.
     if ((run.count * bits + 7) / 8 > there) return false;
     if (bits && groups > 1 && (groups - 1) * bits >= there) return false;
     at_ += std::min(groups * bits, there);

@@ -43,7 +43,7 @@ class _Commands(TyperGroup):
     """All commands. What typer itself prints of arguments is cleaned as all other names are."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        r"""Runs a command. Prints characters that LANG=C cannot encode as escapes, such as \xe9."""
+        r"""Runs a command. Prints escapes like \xe9 for characters that LANG=C cannot encode."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")

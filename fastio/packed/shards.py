@@ -97,7 +97,7 @@ class OpenShards:
         try:
             return self._opened(shard, opening) if kept is None else wait_for(kept)
         finally:
-            kept = opening = None  # they hold the error, whose traceback refers to this frame
+            kept = opening = None  # a future holds the error, whose traceback refers to this frame
 
     def has(self, shard: int) -> bool:
         """Returns whether `get` would return at once."""

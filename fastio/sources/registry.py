@@ -380,7 +380,7 @@ def check(
 
 
 def _as_given(source: Any, path: str) -> str:
-    """Returns the source itself if it is a local path, relative or absolute; otherwise `path`."""
+    """Returns a local source as the user wrote it, relative or absolute; for others, `path`."""
     source = local_path(source)
     if not isinstance(source, (str, os.PathLike)) or is_remote(source):
         return path

@@ -81,7 +81,7 @@ class ImageFiles:
     target_transform: Any = None
 
     def absolute(self) -> list[tuple[str, int]]:
-        """Returns the samples with absolute paths; those below `root` begin with its absolute path."""
+        """Returns the samples with absolute paths; below `root`, they begin with its own."""
         root = absolute_path(self.root)
         if root == self.root:
             return self.samples

@@ -80,17 +80,6 @@ class ImageFiles:
     root: str
     target_transform: Any = None
 
-    def absolute(self) -> list[tuple[str, int]]:
-        """Returns the samples with absolute paths; below `root`, they begin with its own."""
-        root = absolute_path(self.root)
-        if root == self.root:
-            return self.samples
-        above, begin = os.path.join(self.root, ""), os.path.join(root, "")
-        return [
-            (begin + name[len(above) :] if name.startswith(above) else absolute_path(name), label)
-            for name, label in self.samples
-        ]
-
     def as_dataset(self, upright: bool = False) -> FolderDataset:
         """Returns the rows as a dataset.
 
@@ -114,7 +103,7 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
         part.target_transform is not first.target_transform for part in parts
     ):
         return Slow("the ImageFolders of the ConcatDataset have different transform objects")
-    samples = [sample for part in parts for sample in part.absolute()]
+    samples = [(absolute_path(name), label) for part in parts for name, label in part.samples]
     # A folder may lack the last classes of another one.
     classes = max((part.classes for part in parts), key=len)
     alike = [part.classes and part.classes == classes[: len(part.classes)] for part in parts]

@@ -130,6 +130,11 @@ def of_tensor(image: torch.Tensor) -> str:
     return kind_of(image)
 
 
+@wraps(of_pillow)
+def of_pillow_too(x: Any) -> str:
+    return of_pillow(x)
+
+
 def epoch(loader: Any) -> list[Any]:
     """The first fields of an epoch's batches."""
     return [batch[0] for batch in loader]
@@ -195,10 +200,46 @@ def fixing(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def passing_named(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(image: Any, **options: Any) -> Any:
+        return function(image, **options)
+
+    return call
+
+
+def passing_places(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+def sized(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(image: Any, size: int = 3) -> Any:
+        return function(image, size, np.random.default_rng(0))
+
+    return call
+
+
 class Method:
     @passing
     def drawn(self, image: Any, rng: np.random.Generator) -> float:
         return drawn(image, rng)
+
+    def __call__(self, image: Any, rng: np.random.Generator) -> float:
+        return drawn(image, rng)
+
+
+class Scaling:
+    def call(self, image: Any, rng: np.random.Generator) -> float:
+        return drawn(image, rng)
+
+    @wraps(call)
+    def __call__(self, image: Any, scale: float = 1.0) -> float:
+        return self.call(image, np.random.default_rng(0)) * scale
 
 
 @pytest.mark.parametrize(
@@ -210,7 +251,12 @@ class Method:
         passing(drawn),
         passing(only_named),
         partial(passing(after_size), size=3),
+        passing_named(drawn),
+        partial(passing_named(after_size), size=3),
+        passing_places(drawn),
         Method().drawn,
+        Method(),
+        passing_named(Method()),
     ],
 )
 def test_rng_may_be_any_parameter(folder: Path, function: Callable[..., Any]) -> None:
@@ -229,6 +275,9 @@ def test_rng_may_be_any_parameter(folder: Path, function: Callable[..., Any]) ->
         passing(fixing(drawn)),
         fixing(passing(drawn)),
         lambda image, **options: drawn(image, np.random.default_rng(0)),
+        partial(sized(after_size), size=3),
+        passing_places(fixing(drawn)),
+        Scaling(),
     ],
 )
 def test_a_function_that_has_an_rng_gets_none(folder: Path, function: Callable[..., Any]) -> None:
@@ -395,6 +444,7 @@ def test_the_annotation_or_an_option_says_what_the_function_gets(folder: Path) -
     expected = {
         PerSample(kind_of): "numpy ndarray",
         PerSample(of_pillow): "PIL.Image Image",
+        PerSample(of_pillow_too): "PIL.Image Image",
         PerSample(of_tensor): "torch Tensor",
         PerSample(kind_of, sample="pillow"): "PIL.Image Image",
         PerSample(kind_of, sample="tv_tensor"): f"{vision.tv_tensors.Image.__module__} Image",

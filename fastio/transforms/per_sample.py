@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -27,6 +27,10 @@ _ANNOTATIONS: dict[str, SampleType] = {
     "Tensor": "tensor",
 }
 
+_ARGS, _OPTIONS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+_BY_POSITION = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+_BY_NAME = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
 
 @dataclass(frozen=True, repr=False)
 class PerSample:
@@ -40,13 +44,13 @@ class PerSample:
             second one has no default, it also gets a `numpy.random.Generator`, which is keyed by
             (seed, epoch, row, occurrence of the row, place in the list). If `functools.partial`
             binds `rng` by name, that value is used instead. For a decorated function
-            (`functools.wraps`), the parameters of the wrapped function count if the wrapper takes
-            only `*args` or `**kwargs` after its first parameter. An image is a uint8 array
-            (H, W, C) that is valid during the call only. The result is an array, a tensor, a PIL
-            image, a number, or a dict, tuple or list of such values. Arrays of three axes that are
-            the whole result for an image field are images (H, W, C), and are delivered as tensors
-            (N, C, H, W); all else is stacked as it is. Values whose shapes differ are delivered as
-            a list.
+            (`functools.wraps`), the parameters of the wrapper count, and further ones of the
+            wrapped function: by position if the wrapper takes `*args`, by name if it takes
+            `**kwargs`. An image is a uint8 array (H, W, C) that is valid during the call only. The
+            result is an array, a tensor, a PIL image, a number, or a dict, tuple or list of such
+            values. Arrays of three axes that are the whole result for an image field are images
+            (H, W, C), and are delivered as tensors (N, C, H, W); all else is stacked as it is.
+            Values whose shapes differ are delivered as a list.
         workers: "processes" for any Python; "threads" for functions that spend their time in code
             that releases the interpreter's lock, such as OpenCV. In processes the global generators
             of `random`, NumPy and torch are seeded for each sample; threads share them.
@@ -101,9 +105,8 @@ class PerSample:
         """How the function gets the random generator: as its second argument, as `rng`, or not."""
         bound = self.function.keywords if isinstance(self.function, functools.partial) else {}
         known = [each for each in _parameters(self.function) if each.name not in bound]
-        positional = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        named = any(each.name == "rng" and each.kind in by_name for each in known[1:])
+        positional = [each for each in known if each.kind in _BY_POSITION]
+        named = any(each.name == "rng" and each.kind in _BY_NAME for each in known[1:])
         if len(positional) > 1:
             second = positional[1]
             if second.name == "rng" or (not named and second.default is inspect.Parameter.empty):
@@ -131,38 +134,66 @@ class Pipeline:
         return ", ".join(spoken(step) for step in self.steps)
 
 
-def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Returns the parameters of a function; none if they are not known, as for some built-ins."""
     if inspect.ismethod(function):
         return _parameters(function.__func__)[1:]
+    call = getattr(function, "__call__", None)  # noqa: B004
     try:
-        named = inspect.unwrap(function, stop=lambda one: not _passes_on(one))
-        return list(parameters(named, follow_wrapped=not hasattr(named, "__wrapped__")).values())
+        if isinstance(function, functools.partial):
+            own = _of_partial(function)
+        elif inspect.ismethod(call):
+            own = _parameters(call)
+        else:
+            own = list(parameters(function, follow_wrapped=False).values())
     except (TypeError, ValueError):
-        return []
+        own = []
+    wrapped = getattr(function, "__wrapped__", None)
+    return own if wrapped is None else _passed_on(own, _parameters(wrapped))
 
 
-def _passes_on(function: Callable[..., Any]) -> bool:
-    """Returns whether a function takes only `*args` or `**kwargs` after its first parameter.
+def _of_partial(function: functools.partial[Any]) -> list[inspect.Parameter]:
+    def stub() -> None:
+        """Has the parameters: `inspect` would take those of the innermost function."""
 
-    Also True if its parameters are not known.
+    stub.__signature__ = inspect.Signature(_parameters(function.func))  # type: ignore[attr-defined]
+    bound = functools.partial(stub, *function.args, **function.keywords)
+    return list(parameters(bound).values())
+
+
+def _passed_on(
+    own: list[inspect.Parameter], wrapped: list[inspect.Parameter]
+) -> list[inspect.Parameter]:
+    """Returns the parameters of a function that passes those that it does not name to another one.
+
+    Args:
+        own: its parameters; none if they are not known, as for what Numba compiles.
+        wrapped: those of the function that it wraps.
     """
-    try:
-        kinds = [each.kind for each in parameters(function, follow_wrapped=False).values()]
-    except (TypeError, ValueError):  # compiled, as by Numba
-        return True
-    return {*(kinds[1:] or kinds)} <= {
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    }
+    kinds = {each.kind for each in own}
+    named = {each.name: each for each in own if each.kind not in (_ARGS, _OPTIONS)}
+    if len(named) == len(own):
+        return own or wrapped
+    rest = wrapped[sum(each.kind in _BY_POSITION for each in named.values()) :]
+    found = [*named.values(), *(each for each in rest if each.name not in named)]
+    if _ARGS not in kinds:
+        found = [
+            each if each.name in named else each.replace(kind=_BY_NAME[1])
+            for each in found
+            if each.name in named or each.kind in _BY_NAME
+        ]
+    if _OPTIONS not in kinds:
+        found = [each.replace(kind=_BY_POSITION[0]) for each in found if each.kind in _BY_POSITION]
+    return sorted(found, key=lambda each: each.kind)
 
 
 def _annotated(function: Callable[..., Any]) -> SampleType | None:
     """Returns the type of image that the first parameter's annotation names, or None."""
-    known = _parameters(function)
-    if not known:
+    # `functools.wraps` copies the annotations of the wrapped function, by the names that it has.
+    try:
+        first = next(iter(parameters(function).values()))
+    except (TypeError, ValueError, StopIteration):
         return None
-    first = known[0]
     called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
     try:
         annotation = typing.get_type_hints(called).get(first.name, first.annotation)

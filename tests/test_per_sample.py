@@ -18,6 +18,7 @@ from PIL import Image
 
 import fastio
 from fastio import CenterCrop, Loader, Normalize, OnBatch, PerSample, RandomCrop, Resize, ToDtype
+from fastio.engine.batch import Batch
 from tests.children import run_code
 from tests.support import import_torchvision, numbered_folder, told
 
@@ -568,6 +569,20 @@ def test_an_error_names_the_row_the_file_and_the_place_in_the_function(
     assert "(row 5 of" in message
     assert caught.value.row == 5
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_unexpected_error_keeps_its_traceback(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(batch: Batch, bad: list[int], good: Any) -> None:
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(Batch, "replace", broken)
+    steps = [*SMALL, PerSample(fails_for_5, workers="threads")]
+    with Loader(folder, 4, transforms=steps, on_error="replace") as loader:
+        with pytest.raises(TypeError, match="a mistake") as caught:
+            list(loader)
+        assert caught.traceback[-1].name == "broken"
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])

@@ -145,6 +145,8 @@ def _settle(
         return
     try:
         pending.after.set_result(engine.mended(batch, failures))
-    except BaseException as raised:
+    except SampleError as raised:
         # The traceback is removed, because its frames refer to the batch: see `_finished`.
         pending.after.set_exception(raised.with_traceback(None))
+    except BaseException as raised:
+        pending.after.set_exception(raised)

@@ -241,14 +241,14 @@ def test_two_appends_at_once(data: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         from fastio.pack import destination
 
-        check = destination._check_may_append
+        check = destination.check_may_append
 
         def overtaken(*arguments: Any) -> None:
-            patch.setattr(destination, "_check_may_append", check)
+            patch.setattr(destination, "check_may_append", check)
             append(data, [100])
             check(*arguments)
 
-        patch.setattr(destination, "_check_may_append", overtaken)
+        patch.setattr(destination, "check_may_append", overtaken)
         with pytest.raises(
             PackConflict, match=r"has changed .* since this append began: append again"
         ):

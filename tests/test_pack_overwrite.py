@@ -19,7 +19,8 @@ import pytest
 import fastio
 from fastio import PackError, Scalar, Schema, SchemaError, SourceChanged, Writer, gc, pack
 from fastio.pack import packer
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
+from fastio.pack.journal import Journal
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, write_manifest
 from tests.children import run_code
 from tests.pictures import write_folder
 from tests.support import contents, without_ids
@@ -49,7 +50,7 @@ for number in range(1, 1000):
 """
 
 
-def rows(path: Path) -> list[int]:
+def rows(path: Path | str) -> list[int]:
     with fastio.Dataset(path) as dataset:
         return [int(row) for row in dataset]
 
@@ -77,8 +78,7 @@ def test_a_kill_at_any_point_leaves_the_old_or_the_new_dataset(tmp_path: Path) -
         assert found[-1] in ([*OLD, 1, 2], NEW)
         with fastio.Dataset(out) as dataset:
             assert not [check.problem for check in dataset.verify() if check.problem]
-        if found[-1] != NEW:
-            assert rows_of_version_one(out) == OLD
+        assert rows_of_version_one(out) == (NEW if found[-1] == NEW else OLD)
         discarded, again = (Path(shutil.copytree(out, f"{out}{end}")) for end in ("-gc", "-again"))
         gc(discarded, unfinished=True)
         assert rows(discarded) == found[-1]
@@ -88,12 +88,105 @@ def test_a_kill_at_any_point_leaves_the_old_or_the_new_dataset(tmp_path: Path) -
             assert contents(discarded) == contents(root / "old")
         pack(NEW, again, shard_size=SHARD_SIZE, overwrite=True)
         assert without_ids(contents(again)) == expected
-        if (out / JOURNAL_NAME).exists() and (out / JOURNAL_NAME).stat().st_size:
+        if (out / JOURNAL_NAME).exists():
+            assert (out / JOURNAL_NAME).stat().st_size
             pack(NEW, out, shard_size=SHARD_SIZE, resume=True)
             assert without_ids(contents(out)) == expected
+        elif found[-1] != NEW:  # it has not begun
+            there = {name: data for name, data in contents(out).items() if ".tmp" not in name}
+            assert there == contents(root / "old")
     assert found[0] == [*OLD, 1, 2]
     assert found[-1] == NEW
     assert len(found) > 20
+
+
+def test_a_kill_leaves_a_journal_in_the_place_of_that_of_an_interrupted_overwrite(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "out"
+    pack(OLD, root / "old", shard_size=SHARD_SIZE)
+    before = contents(root / "old")
+    with pytest.raises(SchemaError):
+        pack([1, 2, "x"], root / "old", overwrite=True, shard_size=8)
+    given = json.dumps([NEW]), json.dumps({"shard_size": SHARD_SIZE, "overwrite": True})
+    done = run_code(KILLS, root, *given)
+    assert done.returncode == 0, done.stderr
+    *killed, last = sorted(root.glob("[0-9]*"))
+    assert rows(last) == NEW
+    for out in killed:
+        now = rows(out)
+        assert now in (OLD, NEW)
+        if now == OLD:
+            assert (out / JOURNAL_NAME).stat().st_size
+            gc(out, unfinished=True)
+            assert contents(out) == before
+    assert len(killed) > 20
+
+
+class Flaky:
+    """An iterable that may raise an error before the first shard is full."""
+
+    error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        for number in NEW:
+            yield number
+            if self.error is not None:
+                raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("bad"), OSError("gone")])
+def test_an_overwrite_without_a_shard_is_resumed(old: Path, error: BaseException) -> None:
+    before = contents(old)
+    flaky = Flaky()
+    flaky.error = error
+    for options in ({"overwrite": True}, {"resume": True}):
+        with pytest.raises((type(error), fastio.FastioError)):
+            pack(flaky, old, schema=SINGLE, **options)
+        assert contents(old).items() >= before.items()
+        assert gc(old).unfinished
+    flaky.error = None
+    assert pack(flaky, old, schema=SINGLE, resume=True).rows == len(NEW)
+    assert rows(old) == NEW
+    assert not (old / JOURNAL_NAME).exists()
+
+
+def test_an_overwrite_without_a_shard_is_resumed_in_a_store() -> None:
+    url = "memory://overwrite/data"
+    pack(OLD, url, shard_size=SHARD_SIZE)
+    flaky = Flaky()
+    flaky.error = ValueError("bad")
+    for options in ({"overwrite": True}, {"resume": True}):
+        with pytest.raises((ValueError, fastio.FastioError)):
+            pack(flaky, url, schema=SINGLE, **options)
+        assert rows(url) == OLD
+    flaky.error = None
+    pack(flaky, url, schema=SINGLE, resume=True)
+    assert rows(url) == NEW
+    assert not gc(url).unfinished
+
+
+def test_a_first_bad_sample_leaves_an_overwrite_to_be_discarded(old: Path) -> None:
+    before = contents(old)
+    with pytest.raises(SchemaError):
+        pack(["x", 1], old, overwrite=True, schema=SINGLE)
+    assert gc(old).unfinished
+    gc(old, unfinished=True)
+    assert contents(old) == before
+
+
+def test_a_disk_without_room_for_the_journal_leaves_everything(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = contents(old)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_append", full)
+        with pytest.raises(PackError, match="make room, then try again"):
+            pack(NEW, old, overwrite=True)
+    assert contents(old) == before
 
 
 def rows_of_version_one(path: Path) -> list[int]:
@@ -221,6 +314,58 @@ def test_a_damaged_dataset_is_overwritten(old: Path, damage: bytes) -> None:
     pack(NEW, old, overwrite=True)
     assert rows(old) == NEW
     assert set(without_ids(contents(old))) == {MANIFEST_NAME, "shard-000000.arrow"}
+
+
+def newer_format(path: Path) -> None:
+    data = path.read_bytes()
+    text = b'"format_version": 1'
+    assert text in data
+    path.write_bytes(data.replace(text, text[:-1] + b"9"))
+
+
+def torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def dangling(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("gone")
+
+
+@pytest.mark.parametrize("damage", [newer_format, torn, dangling])
+def test_an_interrupted_overwrite_of_an_unreadable_dataset(
+    old: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(old / MANIFEST_NAME)
+    before = set(os.listdir(old))
+    flaky = Flaky()
+    with pytest.raises(SchemaError):
+        pack([1, 2, "x"], old, overwrite=True, shard_size=8)
+    left = set(os.listdir(old)) - before
+    assert len(left) == 3  # the journal and two shards
+    discarded = shutil.copytree(old, tmp_path / "discarded", symlinks=True)
+    assert gc(discarded, unfinished=True).files == 2
+    assert set(os.listdir(discarded)) == before
+    flaky.error = ValueError("bad")
+    with pytest.raises((ValueError, PackError)):
+        pack(flaky, old, overwrite=True, schema=SINGLE)
+    assert set(os.listdir(old)) == before | {JOURNAL_NAME}
+    flaky.error = None
+    pack(flaky, old, schema=SINGLE, resume=True)
+    assert rows(old) == NEW
+    assert set(without_ids(contents(old))) == {MANIFEST_NAME, "shard-000000.arrow"}
+
+
+def test_old_files_may_be_deleted_by_others_meanwhile(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*arguments: Any) -> None:
+        write_manifest(*arguments)
+        (old / "shard-000000.arrow").unlink()
+
+    monkeypatch.setattr(packer, "write_manifest", write)
+    pack(NEW, old, overwrite=True)
+    assert rows(old) == NEW
 
 
 def test_a_reader_goes_on_while_a_writer_overwrites(old: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from fastio.errors import (
     DatasetNotFound,
     FormatUnsupported,
     ManifestInvalid,
-    PackConflict,
     PackError,
     SourceNotFound,
 )
@@ -30,13 +29,22 @@ from fastio.pack.journal import (
     WRITER,
     FinishedUnit,
     Journal,
-    contents_of,
     differences,
-    exclusive_access,
-    remove_if,
     writing_to,
 )
+from fastio.pack.journal_file import (
+    contents_of,
+    exclusive_access,
+    remove_if,
+    shortened,
+)
 from fastio.pack.names import is_task_output_name, own_files
+from fastio.pack.refusals import (
+    changed_meanwhile,
+    check_may_append,
+    check_may_pack,
+    check_repeated,
+)
 from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit, give_names
 from fastio.packed import (
     JOURNAL_NAME,
@@ -48,7 +56,9 @@ from fastio.packed import (
 )
 from fastio.runtime.files import flush_folder, read_file, second_name, whole_file
 from fastio.runtime.texts import FileSizes, Names
-from fastio.store import absolute_path
+from fastio.store import absolute_path, is_remote, open_store
+
+_OLDER = "manifest-"  # how the names of older versions' manifests begin
 
 
 def complete_dataset(
@@ -65,10 +75,11 @@ def complete_dataset(
     Raises:
         DatasetExists: It was packed from another source, or with other options.
     """
+    # The dataset that an interrupted pack was to overwrite may be damaged.
+    if _has_journal(dst, storage_options):
+        return None
     try:
         with Dataset(dst, storage_options) as dataset:
-            if _has_journal(dataset):
-                return None
             manifest = dataset.manifest
     except DatasetNotFound:
         return None
@@ -87,11 +98,12 @@ def complete_dataset(
     return manifest
 
 
-def _has_journal(dataset: Dataset) -> bool:
-    if dataset.remote_part is None:
-        path = Path(dataset.path) / JOURNAL_NAME
-        return path.exists() and path.stat().st_size > 0  # a killed gc leaves an empty one
-    return dataset.store.exists(JOURNAL_NAME)
+def _has_journal(dst: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> bool:
+    if is_remote(dst):
+        with open_store(str(dst), storage_options) as store:
+            return store.exists(JOURNAL_NAME)
+    path = Path(absolute_path(dst), JOURNAL_NAME)
+    return path.exists() and path.stat().st_size > 0  # a killed gc leaves an empty one
 
 
 class Destination:
@@ -100,7 +112,12 @@ class Destination:
     Attributes:
         name: The path or URL, for messages.
         folder: The folder in which the packer writes shards and the manifest.
+        replaces: Whether the pack replaces a dataset there; valid after `open`. If so, its journal
+            stays if it fails, even without shards: a pack that is resumed must not take the old
+            dataset for the finished one.
     """
+
+    replaces = False
 
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
@@ -129,7 +146,7 @@ class Destination:
         """Prepares the destination, and returns the journal of the finished units. Called first.
 
         Raises:
-            DatasetExists, PackError: As for `_check_may_pack` or `_check_may_append`, or the
+            DatasetExists, PackError: As for `check_may_pack` or `check_may_append`, or the
                 journal has other options.
             PackConflict: Another process packs there, or has appended to `base`.
             OSError: It cannot be created or changed.
@@ -141,15 +158,16 @@ class Destination:
             )
         own = self._before(appends=base is not None and not resume)
         self._overwrites = overwrite
-        if overwrite:
-            self._make_room()
-        elif base is not None:
+        made_room = overwrite and self._make_room()
+        if base is not None:
             if own.get(JOURNAL_NAME) and not resume:
                 raise self._unfinished()
-            _check_may_append(self.name, own, resume, base)
-        else:
-            _check_may_pack(self.name, own, resume)
+            check_may_append(self.name, own, resume, base)
+        elif not overwrite:
+            check_may_pack(self.name, own, resume)
         self._journal = self._open_journal(options, resume, own)
+        if overwrite and not made_room:
+            self.delete(self._leftovers(self.files(), ""))
         if base is not None:
             try:
                 self._check_newest(base)
@@ -164,21 +182,66 @@ class Destination:
         """Returns `files`. For a new append, may leave out all but the manifest and the journal."""
         return self.files()
 
-    def _make_room(self) -> None:
-        """Deletes the files of an unfinished pack before the destination is overwritten.
+    def _make_room(self) -> bool:
+        """Discards an unfinished pack, to overwrite what is at the destination.
 
-        The files of a dataset stay until `finish`; all files, if its manifest cannot be read.
+        Its journal keeps the first line until that of the new pack replaces it: without a journal,
+        a pack that is resumed would take the old dataset for the finished one.
+
+        Returns:
+            Whether there is a journal.
         """
-        with self.exclusive_access(discard=True) as (_, own):
-            needed = Names((JOURNAL_NAME,))
-            if MANIFEST_NAME in own:
-                try:
-                    newest = self._newest()
-                except (FormatUnsupported, ManifestInvalid):
-                    return
-                versions = (version_name(each.version) for each in newest.history)
-                needed = Names(chain(needed, (MANIFEST_NAME,), versions, shards_of(newest)))
-            self.delete(needed.compared(own)[1])
+        with shortened(self.folder) as (found, pack_id):
+            if found:
+                self.delete(self._leftovers(self.files(), pack_id))
+        return found
+
+    def _leftovers(self, own: Mapping[str, int], pack_id: str) -> Names:
+        """Returns the files that only a discarded pack with this id needs.
+
+        A dataset there stays complete until `finish`. Beside a damaged manifest, these are the
+        shards with the id in their names.
+        """
+        needed = Names((JOURNAL_NAME,))
+        if MANIFEST_NAME in own:
+            try:
+                newest = self._newest()
+            except (DatasetNotFound, FormatUnsupported, ManifestInvalid):
+                return Names(self._shards_of_pack(own, pack_id))
+            versions = (version_name(each.version) for each in newest.history)
+            needed = Names(chain(needed, (MANIFEST_NAME,), versions, shards_of(newest)))
+        return needed.compared(own)[1]
+
+    def _shards_of_pack(self, own: Iterable[str], pack_id: str) -> list[str]:
+        """Returns the shards of an unfinished pack, by its id, if the manifest is unreadable.
+
+        If the id is in the manifest, the pack had finished: then there are none.
+        """
+        with suppress(FileNotFoundError):  # a link to a file that is not there
+            if pack_id.encode() in read_file(self.folder / MANIFEST_NAME):
+                return []
+        return [name for name in own if pack_id and f"-{pack_id}." in name]
+
+    def discard_beside_damage(self) -> list[int] | None:
+        """Discards an interrupted overwrite of a dataset whose manifest is unreadable.
+
+        Returns:
+            The sizes of the files that were deleted, without the journal; None if there is no
+            journal.
+
+        Raises:
+            PackConflict: Another process is packing there.
+        """
+        if not os.path.lexists(self.folder / MANIFEST_NAME):
+            return None
+        with shortened(self.folder) as (_, pack_id):
+            if not pack_id:
+                return None
+            own = self.files()
+            unneeded = self._shards_of_pack(own, pack_id)
+            sizes = [own[name] for name in unneeded]
+            self.delete([*unneeded, JOURNAL_NAME])
+        return sizes
 
     def fence(self, newest: Manifest) -> None:
         """Ensures that no process that has lost the journal can write a manifest any more.
@@ -215,7 +278,7 @@ class Destination:
             ended = _has_ended(options, names, base)
             completed = ended and APPEND_TO in options and _has_all(base, names)
             if completed:
-                _check_repeated(self.name, base, options, identity)
+                check_repeated(self.name, base, options, identity)
             return ended
 
         with writing_to(self.name):
@@ -290,15 +353,15 @@ class Destination:
             flush_folder(self.folder)
         for name in names:
             if name != MANIFEST_NAME:
-                (self.folder / name).unlink()
+                (self.folder / name).unlink(missing_ok=True)
 
     def _open_journal(
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
     ) -> Journal:
         journal = Journal(self.folder, options, resume, self.name, self._overwrites)
         # A resumed pack may overwrite a dataset, too. The journal keeps the id of the first one.
-        replaces = APPEND_TO not in options and (self.folder / MANIFEST_NAME).exists()
-        self._pack_id = journal.id if replaces else ""
+        self.replaces = APPEND_TO not in options and os.path.lexists(self.folder / MANIFEST_NAME)
+        self._pack_id = journal.id if self.replaces else ""
         return journal
 
     def check(self, entry: ShardEntry) -> None:
@@ -382,6 +445,9 @@ class Destination:
 
         Deletes the files that it does not need, such as those that it replaces, and the journal.
         """
+        # Older versions first: a reader that is to open a version of the new dataset by its number
+        # must not find that of the old one.
+        self.delete(name for name in self._unneeded if name.startswith(_OLDER))
         self.delete(self._unneeded)
         self._journal.remove()
 
@@ -401,43 +467,6 @@ class Destination:
         if not keep:
             self._journal.remove()
         self._journal.close()
-
-
-def _check_may_pack(name: str, own: Mapping[str, int], resume: bool) -> None:
-    """Checks that a destination may be packed to without overwriting, given its own files.
-
-    Raises:
-        DatasetExists: It holds a dataset.
-        PackError: It holds a half-written dataset, which is not to be resumed.
-    """
-    has_journal = JOURNAL_NAME in own
-    if MANIFEST_NAME in own and not (resume and own.get(JOURNAL_NAME)):
-        raise DatasetExists(
-            f"{name} contains a dataset already; choose another destination, add to it with append "
-            "(--append), or replace it with overwrite (--overwrite)"
-        )
-    parts = () if has_journal else sorted(each for each in own if not is_task_output_name(each))
-    if parts:
-        some = ", ".join(parts[:3]) + ", ..." * (len(parts) > 3)
-        raise PackError(
-            f"{name} contains parts of a dataset ({some}) but no journal to resume from; choose "
-            "another destination, or replace them with overwrite (--overwrite)"
-        )
-    if has_journal and not resume:
-        raise PackError(
-            f"{name} contains an incomplete dataset; finish it with resume (--resume), or "
-            "start again with overwrite (--overwrite)"
-        )
-
-
-def _check_may_append(name: str, own: Mapping[str, int], resume: bool, base: Manifest) -> None:
-    """Raises PackError if an append is to be resumed, but none is unfinished."""
-    if resume and not own.get(JOURNAL_NAME):  # a killed gc leaves an empty one
-        last = base.as_version()
-        raise PackError(
-            f"{name} contains no unfinished append to resume: its newest version, {last.version}, "
-            f"was packed from {last.source}; leave out resume (--resume) to append"
-        )
 
 
 def _has_ended(options: Mapping[str, Any], names: Names, base: Manifest) -> bool:
@@ -463,36 +492,3 @@ def shards_of(manifest: Manifest) -> Iterator[str]:
 def is_same(found: Manifest, base: Manifest) -> bool:
     """Returns whether two manifests have the same fingerprint and name the same shards."""
     return found.fingerprint == base.fingerprint and found.is_version_of(base)
-
-
-def _check_repeated(
-    name: str, base: Manifest, options: Mapping[str, Any], identity: Mapping[str, Any] | None
-) -> None:
-    """Raises PackError unless an append with these options, which wrote `base`, is resumed."""
-    last = base.as_version()
-    done = (
-        f"the last append to {name} is complete, although its process was interrupted: version "
-        f"{last.version} was packed from {last.source}"
-    )
-    if identity is None:
-        raise PackError(f"{done}. To append more samples, first run `fastio gc`")
-    different = differences(options, identity, {*options, *identity} - {APPEND_TO})
-    if different:
-        raise PackError(
-            f"{done}. There is nothing to resume with another source or other options: {different}."
-            " To append with them, first run `fastio gc`, and leave out resume (--resume)"
-        )
-
-
-def changed_meanwhile(name: str) -> PackConflict:
-    """Returns the error of an append to a dataset that has changed since it was opened."""
-    return PackConflict(f"another process has changed {name} since this append began: append again")
-
-
-def taken_over(name: str) -> PackConflict:
-    """Returns the error of a process whose journal another one has replaced or deleted."""
-    return PackConflict(
-        f"another process has taken over {name} with resume (--resume), overwrite (--overwrite) or "
-        "`fastio gc --unfinished`; this process has stopped, and leaves the files there as they "
-        "are. Wait until the other process ends: only one can write to a destination at a time"
-    )

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from fastio.errors import OptionError
+from fastio.errors import DatasetNotFound, FormatUnsupported, ManifestInvalid, OptionError
 from fastio.pack.destination import shards_of
 from fastio.pack.growth import newest_manifest
 from fastio.pack.journal import writing_to
 from fastio.pack.remote import open_destination
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, version_name
 from fastio.runtime.texts import Names
-from fastio.store import absolute_path
+from fastio.store import absolute_path, is_remote
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def gc(
 
     Raises:
         DatasetNotFound: There is no dataset.
-        ManifestInvalid: The newest manifest is damaged. Nothing is deleted.
+        ManifestInvalid: The newest manifest is damaged. Nothing is deleted. In a local folder,
+            `unfinished` discards an interrupted overwrite of such a dataset all the same.
         PackConflict: Another process is packing to the folder.
         PackError: A file cannot be deleted.
         StoreError: The store of a URL does not answer.
@@ -67,7 +68,17 @@ def gc(
         raise OptionError(f"keep must be at least 1 and an integer, got {keep!r}")
 
     path = absolute_path(path)
-    newest = newest_manifest(path, storage_options)
+    try:
+        newest = newest_manifest(path, storage_options)
+    except (DatasetNotFound, FormatUnsupported, ManifestInvalid):
+        if not unfinished or is_remote(path):
+            raise
+        destination = open_destination(path, storage_options, None)
+        with writing_to(destination.name):
+            sizes = destination.discard_beside_damage()
+        if sizes is None:
+            raise
+        return GcReport([], len(sizes), sum(sizes))
     destination = open_destination(path, storage_options, None)
     with writing_to(destination.name):
         destination.remove_ended_pack(newest)

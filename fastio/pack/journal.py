@@ -11,24 +11,30 @@ from __future__ import annotations
 
 import base64
 import errno
-import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from fastio.errors import FastioError, PackConflict, PackError
+from fastio.errors import FastioError, PackError
 from fastio.pack.images import open_codebook
 from fastio.pack.items import AGAIN
+from fastio.pack.journal_file import (
+    complete_lines,
+    in_use,
+    lock,
+    no_link,
+    open_journal,
+    unlink,
+)
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, ShardTable
-from fastio.runtime.files import flush_folder
-from fastio.runtime.texts import Names
+from fastio.runtime.files import flush_folder, temporary_name
 
 APPEND_TO = "append_to"  # the option with the fingerprint of the version that is appended to
 WRITER = "Writer"  # the source of a pack that cannot be resumed
@@ -158,24 +164,57 @@ class Journal:
         self.finished = FinishedUnits(partial(self._lines, 1), folder)
         self.plan: Plan | None = None
         self.id = new_id()
-        # Opened before it is locked, so without truncating what another pack may be writing.
-        # Unbuffered: after a failed write, nothing is left that a later flush would write.
-        self._file = open(self.path, "a+b", buffering=0, opener=_no_link)  # noqa: SIM115
+        first = {"journal": 1, "id": self.id, "options": dict(options)}
+        if overwrite:
+            self._replace(folder, first)
+            self._number = 0
+            return
+        self._file = open_journal(self.path)
         try:
-            _lock(self._file, folder)
+            lock(self._file, folder)
             good_bytes = self._read(options) if resume else 0
-            is_known = good_bytes or overwrite or APPEND_TO in options
+            is_known = good_bytes or APPEND_TO in options
             if not is_known and (folder / MANIFEST_NAME).exists():
                 raise unreadable_journal(folder)
             # Of a killed pack, the last line may be incomplete: the next one would continue it.
             self._file.truncate(good_bytes)
             if not good_bytes:
-                self._append({"journal": 1, "id": self.id, "options": dict(options)})
+                self._append(first)
                 flush_folder(folder)
             self._number = len(self.finished)  # of the next unit
         except BaseException:
             self.close()
             raise
+
+    def _replace(self, folder: Path, first: Mapping[str, Any]) -> None:
+        """Puts a new journal in place that has its first line from the beginning.
+
+        If the pack is killed, either the old journal is there, or the dataset that is overwritten
+        is not taken for the new one, because there is a journal.
+        """
+        temporary = temporary_name(self.path)
+        with ExitStack() as stack:
+            try:
+                lock(stack.enter_context(open(self.path, "r+b", opener=no_link)), folder)
+                place = os.replace
+            except FileNotFoundError:
+                place = os.link  # fails if another pack has begun
+            self._file = open_journal(temporary)
+            try:
+                lock(self._file, folder)
+                self._append(first)
+                try:
+                    place(temporary, self.path)
+                except FileExistsError as error:
+                    raise in_use(folder) from error
+                except OSError:  # some file systems have no links
+                    os.replace(temporary, self.path)
+                flush_folder(folder)
+            except BaseException:
+                self.close()
+                raise
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def append(self, unit: FinishedUnit) -> None:
         """Records a unit whose shards are on the disk."""
@@ -194,7 +233,7 @@ class Journal:
         if not self._file.closed:
             # The journal is deleted while it is locked: after `close`, another pack could begin its
             # own journal at this path, and it would be deleted here.
-            _unlink(self._file, self.path)
+            unlink(self._file, self.path)
             flush_folder(self.path.parent)
             self.close()
 
@@ -261,113 +300,6 @@ def unreadable_journal(destination: Path | str) -> PackError:
         "unknown what to resume: resume an append with append and resume (--append --resume), or "
         "discard it with `fastio gc --unfinished`"
     )
-
-
-def _unlink(file: IO[bytes], path: Path) -> None:
-    """Deletes a journal that is open and locked, unless its path is another file by now."""
-    with suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
-            path.unlink()
-
-
-def _no_link(path: str, flags: int) -> int:
-    """Opens a journal, without following a symbolic link to a file elsewhere."""
-    # O_NONBLOCK, so that a pipe of that name does not wait for a writer.
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
-def check_not_in_use(folder: Path) -> None:
-    """Raises PackConflict if another process packs to a folder that had a journal."""
-    remove_if(folder, lambda journal: False)
-
-
-def remove_if(folder: Path, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
-    """Deletes the journal of a folder if a function returns true for its lines.
-
-    Returns:
-        Whether it was deleted. False if there is none.
-
-    Raises:
-        PackConflict: Another process is packing there.
-    """
-    path = folder / JOURNAL_NAME
-    try:
-        file = open(path, "rb", opener=_no_link)  # noqa: SIM115
-    except FileNotFoundError:
-        return False
-    with file:
-        _lock(file, folder)
-        if not is_unneeded(file):
-            return False
-        _unlink(file, path)
-    return True
-
-
-@contextmanager
-def exclusive_access(folder: Path, discard: bool) -> Iterator[bool]:
-    """Keeps other processes from packing to a folder.
-
-    Args:
-        folder: The folder.
-        discard: Whether the journal of an unfinished pack is deleted at the end.
-
-    Yields:
-        Whether there is such a journal.
-
-    Raises:
-        PackConflict: Another process is packing there.
-    """
-    path = folder / JOURNAL_NAME
-    with open(path, "a+b", opener=_no_link) as file:
-        _lock(file, folder)
-        # An empty journal was created by this call, or by a process that was killed right after it
-        # had created one. It excludes other processes only while it is locked.
-        unfinished = os.fstat(file.fileno()).st_size > 0
-        try:
-            yield unfinished
-            unfinished = unfinished and not discard
-        finally:
-            if not unfinished:
-                _unlink(file, path)
-
-
-def complete_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a journal, without an incomplete last line, as a kill may leave it."""
-    return (line for line in lines if line.endswith(b"\n"))
-
-
-def contents_of(lines: Iterable[bytes]) -> tuple[dict[str, Any], Names]:
-    """Returns the options of a journal and the names of its shards; nothing if it is damaged."""
-    names = Names()
-    try:
-        values = map(json.loads, complete_lines(lines))
-        options = dict(next(values)["options"])
-        for value in values:
-            for entry in value.get("entries", ()):
-                names.append(entry["name"])
-    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
-        return {}, Names()
-    return options, names
-
-
-def in_use(destination: Path | str) -> PackConflict:
-    """Returns the error of a destination whose journal belongs to another process."""
-    return PackConflict(
-        f"another process is packing to {destination}: wait until it ends, then try again"
-    )
-
-
-def _lock(file: IO[bytes], folder: Path) -> None:
-    """Locks a journal until it is closed; does not wait for a process that has locked it."""
-    with suppress(OSError):  # some network file systems have no locks
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise in_use(folder) from error
-    # The previous pack may have deleted the file between opening and locking. Nobody would find
-    # what is written to a deleted file.
-    if not os.fstat(file.fileno()).st_nlink:
-        raise PackConflict(f"another process has just finished packing to {folder}: try again")
 
 
 def _check_options(destination: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

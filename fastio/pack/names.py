@@ -18,7 +18,7 @@ from fastio.runtime.texts import Names
 _OWN_NAME = re.compile(
     r"(?:shard-(?:v[0-9]+-)?[0-9]{6,}(?:-[0-9]+)?(?:-[0-9a-f]{16})?|manifest(?:-[0-9]{6,})?)\.arrow"
     rf"(?:{WRITTEN_ENDING})?(?:{TEMPORARY_ENDING})?"
-    rf"|{re.escape(JOURNAL_NAME)}(?:{PART_ENDING})?"
+    rf"|{re.escape(JOURNAL_NAME)}(?:{PART_ENDING}|{TEMPORARY_ENDING})?"
 )
 _WRITTEN = re.compile(WRITTEN_ENDING)
 

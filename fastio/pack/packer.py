@@ -95,7 +95,7 @@ class Packer(Generic[P, E]):
         if base is not None:
             identity[APPEND_TO] = base.fingerprint
         self._when_full = when_full(identity)
-        with writing_to(destination.name, self._when_full):
+        with writing_to(destination.name, ", then try again"):  # the journal may not be there yet
             self._journal = destination.open(identity, resume, overwrite, base)
         self.entries = self._journal.finished.shards
         self.resumed = len(self.entries)
@@ -229,4 +229,4 @@ class Packer(Generic[P, E]):
         # Without a shard, there is nothing to resume, and the journal would only make the next pack
         # fail.
         written = self.entries or self._units.entries or self._journal.finished
-        self._destination.close(keep=bool(written))
+        self._destination.close(keep=bool(written) or self._destination.replaces)

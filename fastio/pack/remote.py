@@ -36,23 +36,21 @@ from typing import Any
 import xxhash
 
 from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound, StoreError
-from fastio.pack.destination import (
-    Destination,
-    changed_meanwhile,
-    is_same,
-    taken_over,
-)
+from fastio.pack.destination import Destination, is_same
 from fastio.pack.journal import (
     APPEND_TO,
     GC,
     WRITER,
     Journal,
-    check_not_in_use,
-    in_use,
     new_id,
     unreadable_journal,
 )
+from fastio.pack.journal_file import (
+    check_not_in_use,
+    in_use,
+)
 from fastio.pack.names import is_own_name, own_files, remove_strays, shard_prefix
+from fastio.pack.refusals import changed_meanwhile, taken_over
 from fastio.pack.stored_journal import (
     StoredJournal,
     delete_parts,
@@ -156,8 +154,9 @@ class RemoteDestination(Destination):
         found = {name: stamp_of(self._store, name) for name in (JOURNAL_NAME, MANIFEST_NAME)}
         return {name: stamp.size for name, stamp in found.items() if stamp is not None}
 
-    def _make_room(self) -> None:
+    def _make_room(self) -> bool:
         """See `Destination`. Does nothing: `finish` also deletes files of an unfinished pack."""
+        return True
 
     def fence(self, newest: Manifest) -> None:
         """See `Destination`."""
@@ -172,6 +171,7 @@ class RemoteDestination(Destination):
     ) -> Journal:
         """Makes the local folder, and opens a copy of the store's journal in it."""
         self._is_writer = options.get("source") == WRITER
+        self.replaces = APPEND_TO not in options and MANIFEST_NAME in own
         self.folder = folder = self._make_folder()
         try:
             if JOURNAL_NAME in own_files(folder):

@@ -29,7 +29,12 @@ from typing import IO, Any
 
 from fastio.errors import PackError, SourceChanged, SourceNotFound
 from fastio.pack.items import AGAIN
-from fastio.pack.journal import complete_lines, new_id
+from fastio.pack.journal import (
+    new_id,
+)
+from fastio.pack.journal_file import (
+    complete_lines,
+)
 from fastio.packed import JOURNAL_NAME
 from fastio.store import NoConditionalWrites, Stamp, Store
 

@@ -144,15 +144,33 @@ class Manifest:
         self, folder: str | os.PathLike[str], file: str | None = None, version: int | None = None
     ) -> None:
         self.folder = os.fspath(folder)
+        self._stamp: FileStamp | None
         self.path = self._newest = os.path.join(self.folder, MANIFEST_NAME)
         if file is None and not os.path.isfile(self.path):
             raise DatasetNotFound(_why_no_dataset(self.folder))
         older = os.path.join(self.folder, version_name(version or 0))
-        if version is not None and (file is not None or os.path.isfile(older)):
+        if version is not None and file is not None:
             self.path = older
+        self._open(file)
+        # The newest manifest comes first: a killed pack that has overwritten a dataset may have
+        # left manifests of the old one.
+        if version not in (None, self.version) and file is None and os.path.isfile(older):
+            self.path = older
+            self._open(None)
+        if version not in (None, self.version):
+            raise DatasetNotFound(
+                f"{self.folder} has no version {version}: the newest one is {self.version}; "
+                "`fastio info` lists the versions that can be opened"
+            )
+        if file is None and self.path != self._newest:
+            self._stamp = None
+            self.check_unchanged()
+
+    def _open(self, file: str | None) -> None:
+        """Maps `path`, or its local copy."""
         mapped = MappedFile(file or self.path, ManifestInvalid, self.path)
         self._file = mapped
-        self._stamp: FileStamp | None = mapped.stamp
+        self._stamp = mapped.stamp
         self.checked = file is not None or len(mapped.data) <= _CHECKED_BYTES
         if self.checked and not seal_is_whole(mapped.data.data):
             self._raise_damaged()
@@ -182,18 +200,6 @@ class Manifest:
             )
         if self.checked:
             self._check_rows()
-        was_newest = file is None and self.path == self._newest
-        if version not in (None, self.version) and was_newest and os.path.isfile(older):
-            Manifest.__init__(self, folder, version=version)  # which an append has renamed
-            return
-        if version not in (None, self.version):
-            raise DatasetNotFound(
-                f"{self.folder} has no version {version}: the newest one is {self.version}; "
-                "`fastio info` lists the versions that can be opened"
-            )
-        if file is None and self.path != self._newest:
-            self._stamp = None
-            self.check_unchanged()
 
     def check(self) -> None:
         """Verifies the whole file. Opening does this if the file is at most 16 MiB.

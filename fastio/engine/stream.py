@@ -115,7 +115,10 @@ class BatchStream:
         """Submits the batch again, and the following batches that could not be fetched either."""
         self._pending.appendleft(pending)
         for place, failed in enumerate(self._pending):
-            if failed is pending or isinstance(failed.error, StoreError):
+            # With a stage, threads may still use what a later batch has.
+            if failed is pending or (
+                isinstance(failed.error, StoreError) and self._is_done(failed, 0.0)
+            ):
                 self._pending[place] = self._begun(self._engine.again(failed))
                 self._engine.give_back(failed)
 

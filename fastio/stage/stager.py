@@ -263,28 +263,33 @@ class Stager:
         free = self._parallel - len(self._threads)
         for _ in range(min(free, len(self._queue) + 1 - idle)):
             thread = threading.Thread(
-                target=_work, args=(weakref.ref(self),), name="fastio-fetch", daemon=True
+                target=_work,
+                args=(weakref.ref(self), self._wanted, self._queue),
+                name="fastio-fetch",
+                daemon=True,
             )
             self._threads.append(thread)
             thread.start()
 
-    def _next(self) -> _Block | None:
-        """Returns a block to stage; None if there is none after a short wait."""
+    def _next(self, looks: bool) -> tuple[_Block | None, bool]:
+        """Returns a block to stage, if there is one; and whether to look elsewhere after a wait.
+
+        Args:
+            looks: whether the thread was told to look: one thread at a time does.
+        """
         with self._changed:
-            look = bool(self._elsewhere) and not self._looking  # one thread at a time looks
-            if not self._queue:
-                self._looking = self._looking or look
-                # Not without limit: between waits `_work` checks whether the stager is garbage.
-                self._wanted.wait(_POLL_S if look else 0.2)
-                self._looking = self._looking and not look
+            self._looking = self._looking and not looks
             while self._queue:
                 _, number = heapq.heappop(self._queue)
                 block = self._requested.get(number)
                 if block is not None and block.state == "queued":
                     block.state, block.began_s = "working", time.monotonic()
                     self._busy.add(threading.current_thread())
-                    return block
-            return self._next_elsewhere() if look else None
+                    return block, False
+            found = self._next_elsewhere() if looks else None
+            look = found is None and bool(self._elsewhere) and not self._looking
+            self._looking = self._looking or look
+            return found, look
 
     def _next_elsewhere(self) -> _Block | None:
         """Returns a block that others fetch and that was not checked just now."""
@@ -357,15 +362,24 @@ class Stager:
             return set(self._requested)
 
 
-def _work(reference: weakref.ref[Stager]) -> None:
+def _work(
+    reference: weakref.ref[Stager], wanted: threading.Condition, queue: list[tuple[int, int]]
+) -> None:
     """Runs in each thread until the stager is closed or garbage-collected."""
+    looks = False
     while True:
-        # A weak reference: a loader that is dropped without `close` must become garbage.
+        # A weak reference: a loader that is dropped without `close` must become garbage. Threads do
+        # not hold the stager while they wait, or idle ones would keep it alive for each other.
         stager = reference()
         if stager is None or stager._closed:
             return
-        block = stager._next()
+        block, looks = stager._next(looks)
         if block is not None:
             stager._stage(block)
             stager._is_idle()
-        del stager, block
+        del stager
+        if block is None:
+            with wanted:
+                if not queue:
+                    wanted.wait(_POLL_S if looks else 0.2)
+        del block

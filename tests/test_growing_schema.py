@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from fastio import (
     pack,
 )
 from fastio.cli import main
-from fastio.packed import version_name
+from fastio.packed import Manifest, version_name
 from tests.pictures import jpeg, write_folder
 from tests.support import contents
 
@@ -191,17 +190,15 @@ def test_a_version_is_an_integer(tmp_path: Path, version: Any) -> None:
 def test_the_newest_version_can_become_an_older_one_while_it_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, is_file = tmp_path / "out", os.path.isfile
+    path, read = tmp_path / "out", Manifest._open
     pack(range(5), path)
 
-    def looked(name: Any) -> bool:
-        found = is_file(name)
-        if str(name).endswith(version_name(1)):
-            monkeypatch.undo()
-            pack(range(5), path, append=True)
-        return found
+    def read_and_appended(manifest: Manifest, file: str | None) -> None:
+        read(manifest, file)
+        monkeypatch.undo()
+        pack(range(5), path, append=True)
 
-    monkeypatch.setattr(os.path, "isfile", looked)
+    monkeypatch.setattr(Manifest, "_open", read_and_appended)
     assert len(fastio.open(path, version=1)) == 5
     assert len(fastio.open(path)) == 10
 

@@ -38,6 +38,9 @@ def _free_locks() -> None:
 os.register_at_fork(after_in_child=_free_locks)
 
 
+_ended: list[object] = []  # methods that were called at the exit
+
+
 class Owner:
     """The process that owns an object's threads and locks: the one that made this object."""
 
@@ -73,7 +76,16 @@ def at_exit(method: Callable[[], object]) -> None:
     Args:
         method: A bound method. Its object is not kept alive.
     """
-    call = _weakly(method)
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        alive = reference()
+        if alive is not None:
+            # Kept: if another thread dropped the object while `weakref` goes through all finalizers
+            # at the exit, it would remove the object's own from them meanwhile.
+            _ended.append(alive)
+            alive()
+
     atexit.register(call)
     cancel = weakref.finalize(method.__self__, atexit.unregister, call)  # type: ignore[attr-defined]
     # At the exit, `finalize` must not unregister the call before the call has run.

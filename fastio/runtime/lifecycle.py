@@ -74,18 +74,11 @@ def at_exit(method: Callable[[], object]) -> None:
     Forked children call it too, so a method that ends threads checks its `Owner`.
 
     Args:
-        method: A bound method. Its object is not kept alive.
+        method: A bound method. Its object is not kept alive before the exit.
     """
-    reference = weakref.WeakMethod(method)
-
-    def call() -> None:
-        alive = reference()
-        if alive is not None:
-            # Kept: if another thread dropped the object while `weakref` goes through all finalizers
-            # at the exit, it would remove the object's own from them meanwhile.
-            _ended.append(alive)
-            alive()
-
+    # The method is kept: if another thread dropped its object while `weakref` goes through all
+    # finalizers at the exit, it would remove the object's own from them meanwhile.
+    call = _weakly(method, called=_ended)
     atexit.register(call)
     cancel = weakref.finalize(method.__self__, atexit.unregister, call)  # type: ignore[attr-defined]
     # At the exit, `finalize` must not unregister the call before the call has run.
@@ -96,7 +89,7 @@ def after_fork(method: Callable[[], object]) -> None:
     """Registers a method that is called in each forked child, as long as its object exists.
 
     Args:
-        method: A bound method. Its object is not kept alive.
+        method: A bound method. Its object is not kept alive before the exit.
     """
     os.register_at_fork(after_in_child=_weakly(method))
 
@@ -138,13 +131,20 @@ os.register_at_fork(
 )
 
 
-def _weakly(method: Callable[[], object]) -> Callable[[], None]:
-    """Returns a function that calls a bound method if its object still exists."""
+def _weakly(method: Callable[[], object], called: list[object] | None = None) -> Callable[[], None]:
+    """Returns a function that calls a bound method if its object still exists.
+
+    Args:
+        method: The method.
+        called: If given, the method is added to it when it is called.
+    """
     reference = weakref.WeakMethod(method)
 
     def call() -> None:
         alive = reference()
         if alive is not None:
+            if called is not None:
+                called.append(alive)
             alive()
 
     return call

@@ -4,7 +4,8 @@
 
 Photo-like JPEGs are made (once) and packed. Then the network is trained from the same initial
 weights with torch's DataLoader and Pillow, with fastio from the same folder, and with fastio from
-the packed dataset. It is trained a few times more, to show how much the accuracy depends on chance.
+the packed dataset. Each training is repeated with other random crops, because the accuracy depends
+on them.
 A second table shows the folder with `cache=`, whose photos are recoded while its epochs run.
 side_by_side.py has the loaders and the training.
 """
@@ -49,9 +50,10 @@ from fastio import _native
 from fastio.diagnose.probes.machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
-# How many times the network is trained with fastio, and the 97.5% quantile of Student's t
-# distribution with TRAININGS - 1 degrees of freedom.
-TRAININGS, STUDENT_T = 5, 2.776
+TRAININGS = 4  # with each loader
+# The 97.5% quantile of Student's t distribution with 6 degrees of freedom, those of two means of
+# TRAININGS.
+STUDENT_T = 2.447
 
 # --- Photos ---------------------------------------------------------------------------------------
 
@@ -122,8 +124,13 @@ def machine(settings: Settings) -> str:
     return f"{cpu_name()}, {settings.cores} cores, {_native.simd_active()}; {versions}"
 
 
-def table(results: list[Result]) -> Table:
-    """Returns the table of results; epochs are compared with those of the first result."""
+def table(results: list[Result], accuracies: Sequence[Sequence[float]]) -> Table:
+    """Returns the table of results; epochs are compared with those of the first result.
+
+    Args:
+        results: the measurements of each loader.
+        accuracies: of the trainings with each loader, 0 to 1.
+    """
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     out.add_column("")
     heads = [
@@ -135,14 +142,15 @@ def table(results: list[Result]) -> Table:
     ]
     for head in heads:
         out.add_column(head, justify="right", vertical="bottom")
-    for result in results:
+    for result, reached in zip(results, accuracies, strict=True):
+        mean, error = _mean(reached)
         out.add_row(
             result.name,
             f"{result.images_per_s:,.0f}/s",
             f"{result.epoch_s:.1f} s",
             f"{result.wait_s:.1f} s",
             f"{results[0].epoch_s / result.epoch_s:.1f} x",
-            f"{result.accuracy:.1%}",
+            f"{100 * mean:.1f} ± {100 * error:.1f}%",
         )
     return out
 
@@ -199,39 +207,31 @@ def about_cache(epochs: Sequence[RecodedEpoch]) -> str:
 def about_accuracy(plain: Sequence[float], fast: Sequence[float]) -> str:
     """Returns a text that compares DataLoader's accuracy with fastio's.
 
-    With one training with DataLoader, the accuracies are called equal if its accuracy is in the 95%
-    prediction interval for one more training with fastio.
+    They are called equal if the difference of the means is in the 95% interval of chance.
 
     Args:
         plain: the accuracies of the trainings with DataLoader, 0 to 1.
-        fast: those with fastio; TRAININGS if there is one with DataLoader, otherwise as many.
+        fast: those with fastio; as many.
     """
-    if len(plain) > 1:
-        return (
-            f"Accuracy of {len(plain)} trainings with different random crops, mean and standard "
-            f"error: {_mean(plain)}% with DataLoader, {_mean(fast)}% with fastio."
-        )
-    mean, spread = statistics.mean(fast), statistics.stdev(fast)
-    noise = STUDENT_T * spread * math.sqrt(1 + 1 / TRAININGS)
-    within = abs(plain[0] - mean) <= noise
-    verdict = "is in this range: equal accuracy."
-    if not within:
+    (first, first_error), (second, second_error) = _mean(plain), _mean(fast)
+    difference, noise = abs(first - second), STUDENT_T * math.hypot(first_error, second_error)
+    verdict = "equal accuracy."
+    if difference > noise:
         verdict = (
-            "is NOT in this range. By chance, this happens in 5 of 100 cases. `tools/demo "
-            "--trainings 8` compares the means of 8 trainings with each loader."
+            "NOT equal. With equal loaders, this happens in 5 of 100 cases. `tools/demo "
+            "--trainings 16` compares 16 trainings."
         )
-    shown = ", ".join(f"{100 * accuracy:.1f}" for accuracy in fast)
     return (
-        f"The accuracy depends on chance: with fastio the network was trained {TRAININGS} times "
-        f"with different random crops, and reached {shown}%. One more training would reach "
-        f"{100 * (mean - noise):.1f} to {100 * (mean + noise):.1f}% in 95 of 100 cases. "
-        f"DataLoader's {100 * plain[0]:.1f}% {verdict}"
+        f"The accuracy is the mean of {len(plain)} trainings with different random crops, ± its "
+        f"standard error. The means of DataLoader and of fastio, packed, differ by "
+        f"{100 * difference:.1f} points; chance explains up to {100 * noise:.1f}: {verdict}"
     )
 
 
-def _mean(accuracies: Sequence[float]) -> str:
+def _mean(accuracies: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean and its standard error."""
     error = statistics.stdev(accuracies) / math.sqrt(len(accuracies))
-    return f"{100 * statistics.mean(accuracies):.1f} ± {100 * error:.1f}"
+    return statistics.mean(accuracies), error
 
 
 NEXT = """\
@@ -245,27 +245,25 @@ README.md shows the two lines that change in a training script.\
 """
 
 
-def accuracies(
-    first: Result, plain: bool, count: int, settings: Settings, console: Console
+def train_again(
+    first: Result, folder: Path | None, count: int, settings: Settings, console: Console
 ) -> list[float]:
     """Trains with a loader until it was trained with `count` times; returns the accuracies.
 
     Args:
         first: the result of the first training with it.
-        plain: whether it is DataLoader, and not fastio with the packed dataset.
+        folder: what fastio loads; None for DataLoader.
         count: the number of trainings.
         settings, console: of the demo.
     """
-    found = [first.accuracy]
     epoch, val = settings.photos // BATCH * BATCH, settings.parts["val"]
     images = (count - 1) * (settings.epochs * epoch + val)
-    if count > 1:
-        with progress(console, f"{first.name}, {count - 1} times more", images) as report:
-            found += [accuracy_again(settings, seed, plain, report) for seed in range(1, count)]
-    return found
+    with progress(console, f"{first.name}, {count - 1} times more", images) as report:
+        again = [accuracy_again(settings, seed, folder, report) for seed in range(1, count)]
+    return [first.accuracy, *again]
 
 
-def run(settings: Settings, trainings: int | None, keep: bool, console: Console) -> None:
+def run(settings: Settings, trainings: int, keep: bool, console: Console) -> None:
     """Makes and packs the photos, trains, and prints the tables."""
 
     def say(text: str, indent: int = 0) -> None:
@@ -288,19 +286,23 @@ def run(settings: Settings, trainings: int | None, keep: bool, console: Console)
                 results.append(measure(contender, settings, report))
         with progress(console, "fastio, same folder with a cache", None) as report:
             recoded = recoded_epochs(settings, report)
-        plain = accuracies(results[0], True, trainings or 1, settings, console)
-        fast = accuracies(results[-1], False, trainings or TRAININGS, settings, console)
+        accuracies = [
+            train_again(result, folder, trainings, settings, console)
+            for result, folder in zip(
+                results, (None, settings.folder, settings.packed), strict=True
+            )
+        ]
     finally:
         if not keep:
             shutil.rmtree(settings.packed, ignore_errors=True)
         shutil.rmtree(settings.cache, ignore_errors=True)
-    console.print(table(results))
+    console.print(table(results, accuracies))
     console.print(recoded_table(recoded, results[-1]))
     say(about_cache(recoded))
     console.print()
     say(about_speed(results, settings))
     console.print()
-    say(about_accuracy(plain, fast))
+    say(about_accuracy(accuracies[0], accuracies[-1]))
     console.print(f"\n{NEXT}", highlight=False, markup=False)
 
 
@@ -320,9 +322,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--trainings",
         type=int,
+        default=TRAININGS,
         metavar="N",
-        help="how many times to train with each loader, to compare the accuracy (once with "
-        f"DataLoader, and {TRAININGS} times with fastio)",
+        help=f"with each loader, whose mean accuracies are compared ({TRAININGS})",
     )
     parser.add_argument("--keep", action="store_true", help="also keep the packed dataset")
     parser.add_argument(
@@ -335,7 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.count < 2 * BATCH or options.epochs < 1 or options.size < 32:
         parser.error(f"--count must be at least {2 * BATCH}, --epochs 1, and --size 32")
 
-    if options.trainings is not None and options.trainings < 2:
+    if options.trainings < 2:
         parser.error("--trainings must be at least 2")
 
     cuda = torch.cuda.is_available()

@@ -227,21 +227,21 @@ def measure(contender: Contender, settings: Settings, report: Report) -> Result:
     return Result(contender.name, images_per_s, trained.epoch_s, trained.wait_s, accuracy)
 
 
-def accuracy_again(settings: Settings, seed: int, plain: bool, report: Report) -> float:
+def accuracy_again(settings: Settings, seed: int, folder: Path | None, report: Report) -> float:
     """Trains with another order and other crops, and returns the accuracy.
 
     Args:
         settings, report: As of `measure`.
         seed: Of the order and the crops.
-        plain: Whether with DataLoader, instead of fastio and the packed dataset.
+        folder: What fastio loads; None for DataLoader.
     """
     with ExitStack() as stack:
-        if plain:
+        if folder is None:
             torch.manual_seed(seed)
             loaders: list[Any] = [plain_loader(settings, part) for part in ("train", "val")]
         else:
             loaders = [
-                stack.enter_context(fast_loader(settings, settings.packed, part, seed))
+                stack.enter_context(fast_loader(settings, folder, part, seed))
                 for part in ("train", "val")
             ]
         trained = train(network(settings.device), loaders[0], settings, report)

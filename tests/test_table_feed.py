@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import pickle
+import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -533,6 +534,40 @@ def test_a_damaged_row_group_ends_a_shuffled_epoch_at_the_same_batch(tmp_path: P
         runs.append(numbers(found))
     assert runs == [runs[0]] * 4
     assert len(runs[0]) // 70 in (1000 // 70, 2000 // 70, 3000 // 70)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_of_two_damaged_row_groups_the_first_in_the_order_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
+    path = damaged_table(tmp_path)
+    damage(Path(path), 5)
+    # One window has all row groups, and two threads decode.
+    options: dict[str, Any] = {"shuffle": shuffle, "memory": "64MiB"}
+
+    def named(threads: int) -> str:
+        with (
+            loader(path, 4000, **options, num_workers=threads) as batches,
+            pytest.raises(ShardCorrupt) as caught,
+        ):
+            list(batches)
+        return re.findall(r"row group (\d)", str(caught.value))[0]
+
+    first, other_failed = named(1), threading.Event()
+    read, fail = TableDataset.read, TableRun._fail
+
+    def read_late(table: TableDataset, group: Any, *args: Any) -> Any:
+        if str(group.number) == first:
+            assert other_failed.wait(60.0)
+        return read(table, group, *args)
+
+    def note(run: TableRun, *args: Any) -> None:
+        fail(run, *args)
+        other_failed.set()
+
+    monkeypatch.setattr(TableDataset, "read", read_late)
+    monkeypatch.setattr(TableRun, "_fail", note)
+    assert named(2) == first
 
 
 def test_a_damaged_row_group_takes_no_memory_with_it(

@@ -117,11 +117,11 @@ class TableRun:
         self._coming: deque[GroupSpan] = deque()  # not fetched ahead yet, in order
         self._look_at_next_window()
         self._open: deque[OpenWindow] = deque()  # windows with rows to deal, in order
-        self._decoding = 0
+        self._decoding: list[int] = []  # places in the stream that threads decode
         self._dealt_to = 0  # the rows of the run before this one are dealt, or a thread deals them
         self._partial: Chunk | None = None  # a chunk with rows left to deal, unless a thread has it
         self._dealt: dict[int, Dealt] = {}
-        self._failed: tuple[int, Exception] | None = None  # the first row that failed, and why
+        self._failed: tuple[int, int, Exception] | None = None  # the first failure: see `_fail`
         self._at = 0  # the consumer's chunk
         self._batch = 0  # the consumer's next batch in the run
         self._ended = self._abandoned = False
@@ -209,8 +209,8 @@ class TableRun:
         if self._threads or self._ended:
             return
         for number in range(self._settings.threads):
-            thread = threading.Thread(target=self._serve, name=f"fastio-table-{number}")
-            thread.daemon = True
+            name = f"fastio-table-{number}"
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -235,7 +235,8 @@ class TableRun:
     def _outcome(self) -> Dealt | Exception | None:
         """Returns the consumer's chunk, or why it failed; None if it is not ready."""
         if self._failed is not None and self._batch >= self.batches:
-            return self._failed[1]
+            earlier = min(self._decoding, default=self._failed[1]) < self._failed[1]
+            return None if earlier else self._failed[2]
         return self._dealt.get(self._at)
 
     def _give_all_back(self) -> None:
@@ -270,20 +271,19 @@ class TableRun:
         """Returns the next task. Dealing has priority: it frees memory, and the consumer waits."""
         if (deal := self._next_rows()) is not None:
             return deal
-        if self._decoding >= self._settings.decoders:
+        if self._failed is not None or len(self._decoding) >= self._settings.decoders:
             return None
-        opened = next((opened for opened in self._open if opened.waiting), None)
-        opened = opened or self._open_window()
+        opened = next((one for one in self._open if one.waiting), None) or self._open_window()
         if opened is None:
             return None
         segment = opened.waiting.popleft()
-        self._decoding += 1
+        self._decoding.append(place := opened.window.first + segment.offset)
         if self._coming and self._coming[0] is segment:
             self._coming.popleft()
         # Do it before another thread takes one of them, because every fetched segment must be read.
         while self._coming and self._is_asked_for(self._coming[0]):
             self._coming.popleft()
-        return lambda: self._decode(opened, segment)
+        return lambda: self._decode(opened, segment, place)
 
     def _next_rows(self) -> Callable[[], None] | None:
         """Returns the task to deal the next rows of the run; None if they cannot be dealt yet.
@@ -291,9 +291,8 @@ class TableRun:
         A task deals rows up to the end of a chunk, or up to the end of the window if that is
         earlier: the window's memory then becomes free without waiting for the next window.
         """
-        size, begin = self._settings.chunk_rows, self._dealt_to
+        size, begin, chunk = self._settings.chunk_rows, self._dealt_to, self._partial
         number, inside = divmod(begin, size)
-        chunk = self._partial
         # A chunk that is far ahead waits, so that batches do not exceed their share of the memory.
         if number >= self._at + self._settings.ahead or (inside and chunk is None):
             return None
@@ -320,7 +319,7 @@ class TableRun:
     def _open_window(self) -> OpenWindow | None:
         """Opens the next window if there are enough blocks for its rows; else returns None."""
         window = self._next_window
-        if window is None or self._failed is not None:
+        if window is None:
             return None
         # A window that needs more blocks than the limit is opened when no other is open.
         if self._open and self._held_blocks() + self._blocks_of(window) > self._settings.blocks:
@@ -352,7 +351,7 @@ class TableRun:
         if self._next_window is not None:
             self._coming += self._next_window.needed_from(self._start)
 
-    def _decode(self, opened: OpenWindow, segment: GroupSpan) -> None:
+    def _decode(self, opened: OpenWindow, segment: GroupSpan, place: int) -> None:
         began_s = time.thread_time()
         filled = segment.offset
         try:
@@ -376,10 +375,11 @@ class TableRun:
             error = caught
         with self._lock:
             self._stats.decode_s += time.thread_time() - began_s
-            self._decoding -= 1
+            self._decoding.remove(place)
             if error is not None:
                 first = opened.window.first - self._start
-                self._fail(max(first + opened.known(filled), 0), error)
+                self._fail(max(first + opened.known(filled), 0), error, place)
+            self._news.notify_all()
             self._work.notify_all()
 
     def _take_in(
@@ -419,8 +419,8 @@ class TableRun:
             rows: The number of rows of the chunk.
             begin, end: The range of rows, relative to the first row of the run.
         """
-        number = begin // self._settings.chunk_rows
-        first = number * self._settings.chunk_rows
+        number, inside = divmod(begin, self._settings.chunk_rows)
+        first = begin - inside
         try:
             chunk = chunk or self._new_chunk(number, rows)
             self._deal_rows(opened, chunk, begin, end)
@@ -478,12 +478,13 @@ class TableRun:
         rows = chunk.dealt.rows[: max(end - first, 0)]
         chunk.dealt.ragged += [held.batch(rows[b : b + size]) for b in range(0, len(rows), size)]
 
-    def _fail(self, row: int, error: Exception) -> None:
+    def _fail(self, row: int, error: Exception, place: int = 0) -> None:
         """Shortens the run to the whole batches before a row; the error is raised after them."""
-        # The lowest row counts, not the earliest failure, because threads decode in any order.
-        if self._failed is None or row < self._failed[0]:
-            self._failed = row, error
-            self._rows = row // self._settings.batch_size * self._settings.batch_size
+        # The lowest row and place count, not the earliest failure, because threads decode in any
+        # order. They begin in the order of places, so all segments before this one have begun.
+        if self._failed is None or (row, place) < self._failed[:2]:
+            self._failed = row, place, error
+            self._rows = row - row % self._settings.batch_size
             self._end_partial()
         self._news.notify_all()
 

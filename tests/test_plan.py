@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,6 +147,12 @@ def test_following_a_sampler_keeps_its_rows_and_counts() -> None:
 
 def test_following_a_sampler_understands_negative_rows() -> None:
     assert next(follow([[-1, 0]], rows=4)).rows.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("key", [1.7, np.float64(2), "1", [1, 2], torch.tensor([1, 2]), None])
+def test_a_sampler_s_key_that_is_no_integer_is_an_error_as_for_a_list(key: Any) -> None:
+    with pytest.raises(TypeError, match="no row number"):
+        list(follow([[0, key]], rows=4))
 
 
 def test_a_sampler_that_leaves_the_dataset_is_an_error() -> None:

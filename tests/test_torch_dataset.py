@@ -75,6 +75,11 @@ def test_a_subset_of_a_subset_is_known_in_its_own_order(folder: Path) -> None:
     assert files.as_dataset().labels.tolist() == [0, 1]
 
 
+def test_indices_of_a_subset_that_are_no_integers_are_an_error(folder: Path) -> None:
+    with pytest.raises(TypeError, match="float"):
+        image_files(Subset(image_folder(folder), [1.5]))  # type: ignore[list-item]
+
+
 def test_a_random_split_is_known(folder: Path) -> None:
     part, rest = random_split(image_folder(folder), [2, 3])
     files = [image_files(part), image_files(rest)]

@@ -9,6 +9,7 @@ same partition, or each rank reads partitions of its own.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -296,8 +297,12 @@ def row_numbers(keys: Iterable[int], rows: int) -> Indices:
 
     Raises:
         IndexError: a row number is out of range.
+        TypeError: a key is no integer, for example a fraction or a list.
     """
-    numbers = np.asarray(list(keys), np.int64).reshape(-1)
+    try:  # NumPy's own conversion would truncate fractions, parse strings and join lists
+        numbers = np.fromiter(map(operator.index, keys), np.int64)
+    except TypeError as error:
+        raise TypeError(f"the sampler gave a key that is no row number: {error}") from error
     if numbers.size and not -rows <= int(numbers.min()) <= int(numbers.max()) < rows:
         raise IndexError(
             f"the sampler gave a row outside [0, {rows}): "

@@ -7,7 +7,6 @@ shard by itself if sharding is wanted.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -323,8 +322,6 @@ class Sampling:
                 seen.count(row_numbers(keys, rows))
 
         keys = self.keys(cursor, skip)
-        if not self.batched:  # a list in place of a row number would pass for a batch
-            keys = ([operator.index(key)] for (key,) in keys)
         followed, picked = follow(keys, rows, cursor.position, seen), self.picked
         if picked is None:
             return followed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 import os
 import time
 import warnings
@@ -126,7 +127,7 @@ def image_files(dataset: object) -> ImageFiles | Slow:
         inner = image_files(dataset.dataset)
         if isinstance(inner, Slow):
             return inner
-        indices = [int(index) for index in dataset.indices]
+        indices = [operator.index(index) for index in dataset.indices]
         check_indices(np.asarray(indices, np.int64), len(inner.samples))
         samples = [inner.samples[index] for index in indices]
         return replace(inner, samples=samples)

@@ -93,9 +93,9 @@ class Loader(LikeDataLoader[_Batch]):
             processes of the torch path. The first two also apply to the processes of `PerSample`,
             which always persist until the loader is closed.
         generator: torch.Generator from which the order of every shuffled epoch is drawn, in exactly
-            DataLoader's order. Where that order is not possible (order="window", table files that
-            are not packed, a mix), the seed of each epoch's order is drawn from it. Ranks that
-            share an epoch need generators in the same state.
+            DataLoader's order. Where that is not possible (order="window", table files that are not
+            packed), it draws the seed of each epoch's order, and for a mix one seed for all epochs
+            unless `seed` is given. Ranks that share an epoch need generators in the same state.
         prefetch_factor: native path: number of batches prepared ahead (default: 2, or more if
             batches are small). torch path: number of batches prepared ahead per worker.
         pin_memory_device, in_order: as in DataLoader; the native path always keeps the order.

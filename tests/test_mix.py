@@ -153,6 +153,24 @@ def test_what_is_delivered_depends_on_the_seeds_alone(sources: dict[Path, float]
     assert [x // 10_000 for x in other] == [x // 10_000 for x in first[0]]
 
 
+def test_a_generator_decides_the_order_and_sources_continue_from_epoch_to_epoch(
+    sources: dict[Path, float],
+) -> None:
+    def epochs(drawn: int, **how: Any) -> list[int]:
+        generator = torch.Generator().manual_seed(drawn)
+        spec = mix(sources, stop=70)
+        with Loader(spec, 16, shuffle=True, generator=generator, **how) as loader:
+            return [x for _ in range(8) for x in numbers(loader)]
+
+    found = epochs(1)
+    for first, rows in ((10_000, 120), (20_000, 33)):
+        of_source = [x for x in found if first <= x < first + 10_000]
+        for begin in range(0, len(of_source) - rows + 1, rows):
+            assert len(set(of_source[begin : begin + rows])) == rows
+    assert epochs(1) == found != epochs(2)
+    assert epochs(1, seed=3) == epochs(2, seed=3)
+
+
 @pytest.mark.parametrize("stop", [1, 9, 40])
 def test_a_mix_goes_on_where_it_stopped_with_any_ranks(
     sources: dict[Path, float], stop: int

@@ -238,12 +238,13 @@ class MixFeed(JoinedFeed):
 
     def _plan(self, cursor: Cursor, ranks: Ranks) -> MixPlan:
         mix = self.dataset
-        seed = cursor.of_order()
+        # Sources continue where they were in the epoch before, so no seed of one epoch's order,
+        # which a generator draws, can be used.
+        seed = cursor.seed or 0
         order = MixOrder(
             [len(chain) for chain in self._chains],
             mix.weights,
-            # An epoch goes on in the cycle of the one before: not the seed of one epoch's order.
-            seed=(cursor.seed or 0) if mix.seed is None else mix.seed,
+            seed=seed if mix.seed is None else mix.seed,
             order_seed=seed,
             shuffle=self.sampling.mode == "shuffle",
             stop=mix.stop,

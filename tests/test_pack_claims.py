@@ -14,13 +14,14 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError
 
 import fastio
-from fastio import PackConflict, PackError, Scalar, Schema
+from fastio import ManifestInvalid, PackConflict, PackError, Scalar, Schema
 from fastio.pack import remote as remote_module
+from fastio.pack import stored_journal
 from fastio.pack.stored_journal import StoredJournal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
 from fastio.store import Store, open_store
 from tests.servers import S3
-from tests.support import contents, without_ids
+from tests.support import contents, packing_ends_after, without_ids
 
 SIZE = 80  # bytes of a shard: ten numbers
 SINGLE = Schema({"label": Scalar("int64")}, "single")
@@ -115,6 +116,36 @@ def has_shards(place: Place, count: int) -> None:
     """Waits until so many shards are there: uploads go on in threads."""
     while sum(name.startswith("shard-") for name in place.contents()) < count:
         pass
+
+
+# --- gc ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: b""])
+def test_gc_discards_an_interrupted_overwrite_of_a_damaged_dataset(
+    place: Place, damage: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.pack(range(20))
+    store = place.store()
+    manifest = bytes(store.read(MANIFEST_NAME))
+    store.write(MANIFEST_NAME, damage(manifest))
+    damaged = place.contents()
+    with pytest.raises(ManifestInvalid):
+        place.gc(unfinished=True)  # nothing was interrupted
+    monkeypatch.setattr(stored_journal, "PART_BYTES", 100)
+    for options in ({"overwrite": True}, {"resume": True}):
+        with packing_ends_after(2), pytest.raises(KeyboardInterrupt):
+            place.pack(range(100, 150), **options)
+    left = place.contents().keys() - damaged.keys()
+    ids = {name[-22:] for name in left if name.startswith("shard-")}
+    assert len(ids) == 2
+    assert any(name.startswith(f"{JOURNAL_NAME}-") for name in left)
+    with pytest.raises(ManifestInvalid):
+        place.gc()
+    assert place.gc(unfinished=True).files == len(left) - 1
+    assert place.contents() == damaged
+    store.write(MANIFEST_NAME, manifest)
+    assert place.rows() == [*range(20)]
 
 
 # --- Two drivers ----------------------------------------------------------------------------------

@@ -207,20 +207,25 @@ class Destination:
             try:
                 newest = self._newest()
             except (DatasetNotFound, FormatUnsupported, ManifestInvalid):
-                return Names(self._shards_of_pack(own, pack_id))
+                return Names(self._files_of_pack(own, {pack_id}))
             versions = (version_name(each.version) for each in newest.history)
             needed = Names(chain(needed, (MANIFEST_NAME,), versions, shards_of(newest)))
         return needed.compared(own)[1]
 
-    def _shards_of_pack(self, own: Iterable[str], pack_id: str) -> list[str]:
-        """Returns the shards of an unfinished pack, by its id, if the manifest is unreadable.
+    def _files_of_pack(self, own: Iterable[str], ids: Iterable[str]) -> list[str]:
+        """Returns the files of an unfinished pack, by its ids, if the manifest is unreadable.
 
-        If the id is in the manifest, the pack had finished: then there are none.
+        If an id is in the manifest, the pack had finished: then there are none.
         """
+        wanted = [f"-{one}" for one in ids if one]
         with suppress(FileNotFoundError):  # a link to a file that is not there
-            if pack_id.encode() in read_file(self.folder / MANIFEST_NAME):
+            manifest = self._manifest_bytes()
+            if any(each.encode() in manifest for each in wanted):
                 return []
-        return [name for name in own if pack_id and f"-{pack_id}." in name]
+        return [name for name in own if any(each in name for each in wanted)]
+
+    def _manifest_bytes(self) -> bytes:
+        return read_file(self.folder / MANIFEST_NAME)
 
     def discard_beside_damage(self) -> list[int] | None:
         """Discards an interrupted overwrite of a dataset whose manifest is unreadable.
@@ -238,7 +243,7 @@ class Destination:
             if not pack_id:
                 return None
             own = self.files()
-            unneeded = self._shards_of_pack(own, pack_id)
+            unneeded = self._files_of_pack(own, {pack_id})
             sizes = [own[name] for name in unneeded]
             self.delete([*unneeded, JOURNAL_NAME])
         return sizes

@@ -15,7 +15,7 @@ from fastio.pack.journal import writing_to
 from fastio.pack.remote import open_destination
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, version_name
 from fastio.runtime.texts import Names
-from fastio.store import absolute_path, is_remote
+from fastio.store import absolute_path
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def gc(
 
     Raises:
         DatasetNotFound: There is no dataset.
-        ManifestInvalid: The newest manifest is damaged. Nothing is deleted. In a local folder,
-            `unfinished` discards an interrupted overwrite of such a dataset all the same.
+        ManifestInvalid: The newest manifest is damaged. Nothing is deleted. `unfinished` discards
+            an interrupted overwrite of such a dataset all the same.
         PackConflict: Another process is packing to the folder.
         PackError: A file cannot be deleted.
         StoreError: The store of a URL does not answer.
@@ -71,7 +71,7 @@ def gc(
     try:
         newest = newest_manifest(path, storage_options)
     except (DatasetNotFound, FormatUnsupported, ManifestInvalid):
-        if not unfinished or is_remote(path):
+        if not unfinished:
             raise
         destination = open_destination(path, storage_options, None)
         with writing_to(destination.name):

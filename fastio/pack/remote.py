@@ -37,23 +37,14 @@ import xxhash
 
 from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound, StoreError
 from fastio.pack.destination import Destination, is_same
-from fastio.pack.journal import (
-    APPEND_TO,
-    GC,
-    WRITER,
-    Journal,
-    new_id,
-    unreadable_journal,
-)
-from fastio.pack.journal_file import (
-    check_not_in_use,
-    in_use,
-)
+from fastio.pack.journal import APPEND_TO, GC, WRITER, Journal, new_id, unreadable_journal
+from fastio.pack.journal_file import check_not_in_use, in_use
 from fastio.pack.names import is_own_name, own_files, remove_strays, shard_prefix
 from fastio.pack.refusals import changed_meanwhile, taken_over
 from fastio.pack.stored_journal import (
     StoredJournal,
     delete_parts,
+    known_ids,
     parts_of,
     renewed,
     stored_lines,
@@ -135,17 +126,13 @@ class RemoteDestination(Destination):
         """See `Destination`. Deletes several objects at once, and stops if the claim is lost."""
         names = iter(Names(names))
         while some := list(islice(names, _DELETIONS_PER_CHECK)):
-            self._check_claim()
-            for _ in in_order(self._store.delete, some, _DELETIONS):
-                pass
-
-    def _check_claim(self) -> None:
-        """Raises PackConflict if another process has taken the claim of this one."""
-        if self._is_claimed:
             try:
-                self._stored.check()
+                if self._is_claimed:
+                    self._stored.check()
             except SourceChanged as error:
                 raise taken_over(self.name) from error
+            for _ in in_order(self._store.delete, some, _DELETIONS):
+                pass
 
     def _before(self, appends: bool) -> Mapping[str, int]:
         """See `Destination`. An append lists the objects once, in `prepare`."""
@@ -245,6 +232,19 @@ class RemoteDestination(Destination):
         finally:
             self._is_claimed = False
             self._stored.delete()
+
+    def discard_beside_damage(self) -> list[int] | None:
+        """See `Destination`. Leaves shards whose id is not in the journal."""
+        ids = known_ids(self._store)
+        if not ids or stamp_of(self._store, MANIFEST_NAME) is None:
+            return None
+        with self.exclusive_access(discard=True) as (_, own):
+            unneeded = self._files_of_pack(own, ids)
+            self.delete(unneeded)
+            return [own[name] for name in unneeded]
+
+    def _manifest_bytes(self) -> bytes:
+        return bytes(self._store.read(MANIFEST_NAME))
 
     def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
         """See `Destination`. A running pack is detected only if it writes its journal now."""

@@ -32,15 +32,14 @@ from fastio.pack.items import AGAIN
 from fastio.pack.journal import (
     new_id,
 )
-from fastio.pack.journal_file import (
-    complete_lines,
-)
+from fastio.pack.journal_file import complete_lines, contents_of, id_of
 from fastio.packed import JOURNAL_NAME
 from fastio.store import NoConditionalWrites, Stamp, Store
 
 PART_BYTES = 1 << 20
 # The ending of the names of parts, as a regular expression.
 PART_ENDING = r"-[0-9a-f]{16}-[0-9]{6,}"
+_SHARD_ID = re.compile(r"-([0-9a-f]{16})\.arrow$")  # in the name of a shard
 _PART = re.compile(re.escape(JOURNAL_NAME) + PART_ENDING)
 
 
@@ -263,6 +262,22 @@ def stored_lines(store: Store, head: bytes) -> Iterator[bytes]:
     for name in parts_of(head):
         yield from bytes(store.read(name)).splitlines(keepends=True)
     yield from rest
+
+
+def known_ids(store: Store) -> set[str]:
+    """Returns the ids of the journal in a store and of the shards that it names; empty if none.
+
+    A pack that was resumed has shards of several processes, each with its own id.
+    """
+    try:
+        head = bytes(store.read(JOURNAL_NAME))
+    except SourceNotFound:
+        return set()
+    found = {id_of(head.partition(b"\n")[0])}
+    with suppress(SourceNotFound):  # of a part of the journal
+        for name in contents_of(stored_lines(store, head))[1]:
+            found.update(_SHARD_ID.findall(name))
+    return found - {""}
 
 
 def parts_of(head: bytes) -> list[str]:

@@ -7,6 +7,8 @@ bytes.
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +50,7 @@ _FIELDS: dict[Category, tuple[Field, ...]] = {
     "array": (Bytes(),),
     "bytes": (Bytes(),),
 }
+_PART_BYTES = 1 << 20  # of gz files, decompressed at a time
 MOST_DIGITS = 64  # longest file with an int64, including whitespace
 
 
@@ -149,27 +152,35 @@ def decode(
 def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED_BYTES) -> bytes:
     """Returns the decompressed contents of a gz file; other files unchanged.
 
+    As with the gzip module, these are the contents of all members of the file, one after another.
+
     Raises:
         ValueError: If it is not a gzip file, or decompresses to more than the limit. Decompression
             stops there.
     """
     if extension.rpartition(".")[2] != "gz":
         return data
-    inflater = zlib.decompressobj(wbits=31)  # of gzip, with its header
+    parts: list[bytes] = []
+    room = max_unzipped_bytes
     try:
-        found = inflater.decompress(data, max_unzipped_bytes + 1)
-    except zlib.error as error:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            while room >= 0 and (part := file.read(_PART_BYTES)):
+                room -= len(part)
+                parts.append(part)
+    except EOFError as error:
+        raise ValueError("it is not a complete gzip file: it is truncated") from error
+    except (OSError, zlib.error) as error:
         raise ValueError(f"it is not a gzip file: {error}") from error
-    if len(found) > max_unzipped_bytes:
-        del found  # the traceback would keep it in memory
+    if room < 0:
+        parts.clear()  # the traceback would keep them in memory
         raise ValueError(
             f"its {len(data):,} bytes decompress to more than max_unzipped_bytes="
             f"{max_unzipped_bytes:,}. If you trust the data, pass a larger "
             "max_unzipped_bytes to fastio.open or fastio.pack"
         )
-    if not inflater.eof:
-        raise ValueError("it is not a complete gzip file: it is truncated")
-    return found
+    if not data:
+        raise ValueError("it is not a complete gzip file: it is empty")
+    return b"".join(parts)
 
 
 def _checked_number(dtype: str, value: Any) -> Any:

@@ -157,6 +157,9 @@ def test_resuming_a_finished_pack_says_so(folder: Path, tmp_path: Path) -> None:
         resume(folder, tmp_path / "out", codec="raw")
     with pytest.raises(DatasetExists, match=r'source was "images", now "list"'):
         resume([1, 2], tmp_path / "out")
+    added = write_folder(tmp_path / "added" / "images", 3, 6)
+    with pytest.raises(DatasetExists, match=r"had 15 samples, now 18\. .*--overwrite"):
+        resume(added, tmp_path / "out")
     assert contents(tmp_path / "out") == before
     line = ["pack", str(folder), str(tmp_path / "out"), "--resume"]
     done = CliRunner().invoke(main, [*line, "--shard-size", str(SHARD_SIZE)])

@@ -344,7 +344,7 @@ def pack(
                 return _complete(base, start)
         elif resume and not overwrite:
             # The packer would refuse a complete dataset, which has no journal.
-            done = complete_dataset(dst, of_destination, encoder.identity())
+            done = complete_dataset(dst, of_destination, encoder.identity(), encoder.total)
             if done is not None:
                 return _complete(done, start)
         packer: Packer[Any, Any]

@@ -65,12 +65,14 @@ def complete_dataset(
     dst: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
     identity: Mapping[str, Any],
+    total: int | None,
 ) -> Manifest | None:
     """Returns the manifest of a complete dataset; None if there is no dataset, or a journal.
 
     Args:
         dst, storage_options: The destination.
-        identity: The options that the dataset's bytes depend on, see `encoder.Encoder`.
+        identity, total: The options that the dataset's bytes depend on, and the number of samples
+            of the source, see `encoder.Encoder`.
 
     Raises:
         DatasetExists: It was packed from another source, or with other options.
@@ -89,6 +91,10 @@ def complete_dataset(
         found["tokens"] = {key: found["tokens"].get(key) for key in identity.get("tokens", ())}
     # Of the codebook, the manifest has the origin, and the identity the hash.
     different = differences(found, identity, found.keys() & identity.keys() - {"codebook"})
+    packed = manifest.rows - (manifest.history[-1].rows if manifest.history else 0)
+    packed += 0 if "table" in packing else packing["skipped"]  # of tables, these are files
+    if total not in (None, packed) and "tokens" not in packing:  # empty documents are left out
+        different = different or f"the source had {packed} samples, now {total}"
     if different:
         raise DatasetExists(
             f"{manifest.folder} contains a complete dataset that was packed from another source or "

@@ -15,12 +15,12 @@ import pytest
 from PIL import Image as Pictures
 
 import fastio
-from fastio import DatasetNotFound, ImageError, SampleError, SourceNotFound, pack
+from fastio import DatasetNotFound, ImageError, SampleError, SourceNotFound, StoreError, pack
 from fastio.sources import stored_files
 from fastio.store import list_objects, open_store
 from tests.object_server import ObjectServer, object_server
 from tests.recoding import recode_all
-from tests.servers import http_folder
+from tests.servers import S3, http_folder
 
 CLASSES = {"cat": 23, "dog": 17}
 ROWS = sum(CLASSES.values())
@@ -360,6 +360,17 @@ def test_a_folder_that_is_none_of_images_is_an_error(
 ) -> None:
     with object_server(objects) as server, pytest.raises(fastio.FastioError, match=message):
         opened(server)
+
+
+def test_a_folder_that_cannot_be_listed_says_why(s3: S3, tmp_path: Path) -> None:
+    bucket, options = s3.bucket("unlisted"), s3.options()
+    s3.put("unlisted", "photos/cat//1.jpg", photo(1))
+    s3.put("unlisted", "photos/dog/1.jpg", photo(2))
+    for url, why in ((f"{bucket}/photos", "empty path segment"), (f"{bucket}-no", "NoSuchBucket")):
+        with pytest.raises(StoreError, match=f"{url} cannot be listed: .*{why}"):
+            fastio.open(url, storage_options=options)
+        with pytest.raises(StoreError, match=f"{url} cannot be listed: .*{why}"):
+            pack(url, tmp_path / "packed", storage_options=options)
 
 
 def test_a_cache_can_be_filled_before_training(server: ObjectServer, tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def _open_samples(
                 "tokenizer (--tokenizer)"
             )
         if is_remote(src):
-            raise DatasetNotFound(why_nothing(src))
+            raise DatasetNotFound(why_nothing(src, data))
         FolderDataset(src)  # raises what a folder of images would need
     if isinstance(src, (bytes, Mapping)):
         raise PackError(

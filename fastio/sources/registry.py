@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from fastio.sources.table.kind import TABLES
 from fastio.sources.table.names import table_kind
 from fastio.sources.tar.kind import TARS
 from fastio.sources.tar.reader import is_tar_name
-from fastio.store import absolute_path, is_remote, local_path
+from fastio.store import absolute_path, is_remote, local_path, open_store
 
 _OF_URLS = ("storage_options", "cache", "partitions")  # cache: of image files, too
 
@@ -125,10 +125,11 @@ def find_data(source: Any, options: Options | None = None) -> Found:
     Raises:
         DatasetNotFound: no kind knows it.
         OptionError: an option is one of another kind.
+        StoreError: the folder of a URL cannot be listed.
     """
     found = find(source, options)
     if found is None:
-        raise DatasetNotFound(why_nothing(source))
+        raise DatasetNotFound(why_nothing(source, options))
     try:
         _check_options(found)
     except OptionError:
@@ -252,6 +253,7 @@ def open(
         PackageMissing: an optional package is needed to read it, and is not installed.
         OptionError: an option is one of another kind of data.
         SourceNotFound, ShardCorrupt, SchemaError: the data cannot be read.
+        StoreError: a store does not answer, or the folder of a URL cannot be listed.
         ManifestInvalid: the manifest of a packed dataset is damaged.
     """
     for name, given in {"fields": fields, "images": images}.items():
@@ -434,8 +436,12 @@ def _check_options(found: Found) -> None:
             )
 
 
-def why_nothing(source: Any) -> str:
-    """Returns why no kind knows a source, and what to do."""
+def why_nothing(source: Any, options: Options | None = None) -> str:
+    """Returns why no kind knows a source, and what to do.
+
+    Raises:
+        StoreError: The folder of a URL cannot be listed, which is why no kind knows it.
+    """
     source = local_source(source)
     if isinstance(source, (list, tuple)):
         return (
@@ -463,6 +469,9 @@ def why_nothing(source: Any) -> str:
             "table files)"
         )
     if is_remote(source):
+        given = None if options is None else options.storage_options
+        with suppress(SourceNotFound), open_store(source, given) as store:
+            next(store.pages(), None)
         return (
             f"{name} has no manifest.arrow, and no tars, table files, images or sound files: check "
             "the URL, or pack the data with `fastio pack SOURCE URL`"

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import RandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import fastio
 from tests.numbered import loader, rows_of
@@ -144,18 +151,55 @@ def test_a_state_of_another_order_is_refused(folder: Path) -> None:
         other.load_state_dict(batches.state_dict())
 
 
-def test_a_random_sampler_that_draws_another_order_is_warned_of(folder: Path) -> None:
-    def made(**options: Any) -> fastio.Loader:
-        return fastio.Loader(folder, sampler=RandomSampler(range(9), **options))
+SAMPLERS = {
+    "RandomSampler": partial(RandomSampler, range(6)),
+    "with replacement": partial(RandomSampler, range(6), replacement=True, num_samples=40),
+    "SubsetRandomSampler": partial(SubsetRandomSampler, range(1, 6)),
+    "WeightedRandomSampler": partial(WeightedRandomSampler, [1.0] * 6, 9),
+}
 
-    with made() as batches:
-        at_start = batches.state_dict()
-        next(iter(batches))
-        within = batches.state_dict()
-    with made() as resumed:
-        resumed.load_state_dict(at_start)
-        with pytest.warns(UserWarning, match="RandomSampler draws another order") as caught:
-            resumed.load_state_dict(within)
-        assert caught[0].filename == __file__
-    with made(generator=torch.Generator()) as resumed:  # which a program can restore
-        resumed.load_state_dict(within)
+
+@pytest.mark.parametrize("of_its_own", [False, True])
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize(
+    ("path", "options"), [("native", {}), ("torch", {}), ("torch", {"num_workers": 1})]
+)
+def test_random_samplers_of_torch_draw_the_same_orders_after_each_state(
+    path: str, options: dict[str, Any], kind: str, of_its_own: bool
+) -> None:
+    def made() -> fastio.Loader:
+        generator = torch.Generator().manual_seed(5) if of_its_own else None
+        sampler = BatchSampler(SAMPLERS[kind](generator=generator), 4, False)
+        rows = TensorDataset(torch.arange(6))
+        data: Any = rows if path == "native" else list(rows)
+        return fastio.Loader(data, batch_sampler=sampler, **options)
+
+    torch.manual_seed(1)
+    delivered, states = [], []
+    with made() as loader:
+        for epoch in range(2):
+            for (rows,) in loader:
+                delivered.append((epoch, rows.tolist()))
+                torch.rand(1)  # of a model
+                states.append((loader.state_dict(), torch.get_rng_state()))
+            states[-1] = loader.state_dict(), torch.get_rng_state()
+    for done, (state, of_torch) in enumerate(states[:-1], 1):
+        torch.manual_seed(2)
+        with made() as resumed:
+            resumed.load_state_dict(json.loads(json.dumps(state)))
+            epoch = delivered[done][0]
+            if epoch != delivered[done - 1][0]:  # it draws an order from torch's generator
+                torch.set_rng_state(of_torch)
+            left = [rows for of, rows in delivered[done:] if of == epoch]
+            assert [rows.tolist() for (rows,) in resumed] == left
+
+
+def test_resuming_a_random_sampler_does_not_move_torchs_generator(folder: Path) -> None:
+    with fastio.Loader(folder, sampler=RandomSampler(range(6))) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    before = torch.get_rng_state()
+    with fastio.Loader(folder, sampler=RandomSampler(range(6))) as resumed:
+        resumed.load_state_dict(state)
+        list(resumed)
+    assert torch.get_rng_state().equal(before)

@@ -200,7 +200,7 @@ def test_a_stall_ends_at_the_deadline(url: str) -> None:
     ):
         proxy.fail("stall_body", p=1.0)
         begin_s = time.monotonic()
-        with pytest.raises(StoreError, match=r"attempts? in 0\.5 s"):
+        with pytest.raises(StoreError, match=r"attempts? in \d\.\d s"):
             store.read_into("x#1 %.bin", 0, views(1_000_000))
         assert time.monotonic() - begin_s < 30  # of the 60 that a stall may last by default
 

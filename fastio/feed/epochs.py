@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from fastio.errors import StateMismatch, warn
+from fastio.errors import StateMismatch
 from fastio.feed.base import Feed
 from fastio.feed.seeds import (
+    SamplerGenerator,
     agreed_seed,
     draw_seed,
-    draws_anew,
     generator_state,
     next_seed,
     restore,
@@ -152,16 +152,16 @@ class Epochs:
             )
         if cursor.states is not None and cursor.states.saved is not None:
             self.feed.check_states(cursor.states.saved)
-        drawing = [type(one) for one in self._samplers() if draws_anew(one)]
-        if cursor.position > 0 and drawing:
-            warn(
-                f"the loader state was saved within an epoch, and {drawing[0].__name__} draws "
-                "another order of it now: some samples are repeated, and others are left out. To "
-                "continue exactly, create the loader with shuffle=True, or with a sampler that has "
-                "set_epoch or a state of its own"
-            )
+            self._restore_sampler(cursor.states.saved.get("generator"))
         self._go_to(cursor)
         self._tell_sampler(cursor.epoch)
+
+    def _restore_sampler(self, state: str | None) -> None:
+        """Sets the generator of the user's sampler to a saved state, if both exist."""
+        for sampler in self._samplers():
+            generator = SamplerGenerator.of(sampler)
+            if generator is not None and generator.own is not None and state is not None:
+                restore(generator.own, state)
 
     # The epoch of the loader, and of the user's sampler
 

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -37,12 +37,6 @@ def draw_seed(generator: torch.Generator | None) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def draws_anew(sampler: object) -> bool:
-    """Returns whether a sampler draws each of its orders from torch's default generator."""
-    random = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-    return type(sampler) in random and getattr(sampler, "generator", None) is None
-
-
 @contextmanager
 def unchanged(generator: torch.Generator | None) -> Iterator[None]:
     """Restores the state of a generator, or of torch's default one, at the end of the block."""
@@ -63,11 +57,14 @@ def next_seed() -> int:
 def drawn_by(generator: torch.Generator | None, sampling: Sampling) -> Sampling:
     """Returns a sampling whose shuffled epochs a generator draws, exactly as DataLoader's.
 
+    It also gets `generator_of`.
+
     Args:
         generator: generator; None for torch's default one.
         sampling: sampling without `draw` and `permute`; see `by_generator`.
     """
     draw = None if generator is None else partial(_permutation, generator)
+    sampling = replace(sampling, generator_of=SamplerGenerator.of)
     return by_generator(sampling, draw, _permutation_of_seed)
 
 
@@ -108,6 +105,40 @@ def generator_state(generator: torch.Generator) -> str:
     """Returns the state of a CPU generator as text, about 3 KB."""
     words = generator.get_state().numpy().view(np.uint32).reshape(-1, 2)  # every second one is 0
     return base64.b85encode(zlib.compress(words.T.tobytes())).decode()
+
+
+@dataclass(frozen=True)
+class SamplerGenerator:
+    """The generator from which one of torch's random samplers draws its orders.
+
+    Attributes:
+        own: the sampler's own generator; None for torch's default one.
+    """
+
+    own: torch.Generator | None
+
+    @classmethod
+    def of(cls, sampler: object) -> SamplerGenerator | None:
+        """Returns the generator of a sampler, or None if the sampler is not one of torch's."""
+        random = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+        return cls(getattr(sampler, "generator", None)) if type(sampler) in random else None
+
+    def state(self) -> str:
+        """Returns the present state as text."""
+        return generator_state(torch.default_generator if self.own is None else self.own)
+
+    @contextmanager
+    def drawing_again(self, state: str | None) -> Iterator[None]:
+        """Within the block, torch's default generator has a saved state, if there is one.
+
+        `Loader.load_state_dict` has set a sampler's own generator to the saved state.
+        """
+        if self.own is not None or state is None:
+            yield
+            return
+        with unchanged(None):
+            restore(torch.default_generator, state)
+            yield
 
 
 def restore(generator: torch.Generator, state: str) -> None:

@@ -173,8 +173,13 @@ class TorchFeed(Feed):
                 f"this loader has num_workers={own}: pass num_workers={workers}"
             )
 
-    def _restore(self, states: States) -> None:
-        """Makes the next run begin with the states that were loaded, if any were."""
+    def _restore(self, states: States, redrawn: bool) -> None:
+        """Makes the next run begin with the states that were loaded, if any were.
+
+        Args:
+            states: contains them.
+            redrawn: whether a sampler draws an order of before again.
+        """
         saved, reader = states.saved, self.reader()
         if saved is None or not reader.keeps_state:
             return
@@ -182,13 +187,14 @@ class TorchFeed(Feed):
         if "dataset" in saved:
             self.dataset.load_state_dict(deepcopy(saved["dataset"]))
         # A sampler that is iterated over again may draw from torch's generator after the base seed.
-        drawn = self._iterable or self.sampling.ours or "sampler" in saved
+        drawn = self._iterable or self.sampling.ours or redrawn or "sampler" in saved
         reader.load(saved["workers"]["state"] if "workers" in saved else None, drawn)
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         drawn, batched = _Drawn(), self.sampling.batched
         states = cursor.states or States()
-        self._restore(states)
+        redrawn = cursor.position > 0 and "generator" in (states.saved or {})
+        self._restore(states, redrawn)
         noted = partial(_noted, states, self._settings.num_workers)
         restored = self.reader().keeps_state and "workers" in (states.saved or {})
         if self._iterable:
@@ -203,11 +209,12 @@ class TorchFeed(Feed):
             )
         else:
             batches = partial(_sampled, self.sampling, cursor, ranks)
-        ours = self.sampling.ours and self._settings.generator is None
         # DataLoader draws a base seed from torch's generator. An epoch that is resumed has drawn it
         # before, so the generator is left unchanged. If the dataset is restored, which may set the
         # generator, the reader itself draws no seed from it.
-        with unchanged(None) if ours and cursor.begun and not restored else nullcontext():
+        begun = cursor.begun if self.sampling.ours else redrawn
+        ours = self._settings.generator is None and not restored
+        with unchanged(None) if begun and ours else nullcontext():
             read = self.reader().read(partial(_tracked, batches, drawn, batched))
         info = partial(_drawn_info, read, drawn)
         return _WorkerBatches(read, info, drawn, noted, cursor.position)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Protocol
 
 from fastio.errors import StateMismatch
 from fastio.order.state import END, States
@@ -15,21 +16,42 @@ _SKIPPED = 1 << 16  # keys that are left out at a time
 Skip = Callable[[Sequence[Any]], None]
 
 
+class DrawnFrom(Protocol):
+    """The generator from which a sampler draws its order when the first key is asked for."""
+
+    @property
+    def own(self) -> object:
+        """The sampler's own generator; None for one that others draw from, too."""
+
+    def state(self) -> str:
+        """Returns the present state."""
+
+    def drawing_again(self, state: str | None) -> AbstractContextManager[None]:
+        """Returns a context in which the sampler draws from a saved state, if there is one."""
+
+
 class Followed:
     """Iterates over a user's sampler, and saves and loads the sampler's own state if it has one.
 
     For torch's BatchSampler, the state of its inner sampler is saved: it draws no keys ahead.
+    For a sampler that draws its order from a generator, the generator's state is saved instead.
 
     Args:
         sampler: sampler or batch sampler.
         states: contains the state to continue from; the state after each batch is recorded in it.
+        generator_of: returns the generator of a sampler, or None if it has none.
 
     Attributes:
         keys: what iterating over the sampler yields.
         resumed: whether the sampler or its iterator continues from a state of its own.
     """
 
-    def __init__(self, sampler: Any, states: States) -> None:
+    def __init__(
+        self,
+        sampler: Any,
+        states: States,
+        generator_of: Callable[[object], DrawnFrom | None] | None = None,
+    ) -> None:
         inner = _sampler_in(sampler)
         saved = (states.saved or {}).get("sampler")
         self._states, self._sampler = states, inner if is_stateful(inner) else None
@@ -43,9 +65,24 @@ class Followed:
         if saved is not None and saved["iterator"] is not None:
             _load(self.keys, saved["iterator"])
         self.resumed = saved is not None
+        self._generator = None if generator_of is None else generator_of(inner)
+        if self._generator is not None:
+            self.keys = self._drawn(self.keys, self._generator)
+
+    def _drawn(self, keys: Iterator[Any], generator: DrawnFrom) -> Iterator[Any]:
+        """Yields the keys of a sampler that draws its order from a generator."""
+        saved = (self._states.saved or {}).get("generator")
+        with generator.drawing_again(saved):
+            self._states.note("generator", 0, generator.state())
+            first = list(islice(keys, 1))  # which draws the order
+        yield from chain(first, keys)
 
     def note(self, position: float) -> None:
         """Records the present state as that of a position; at the end, without the iterator's."""
+        if self._generator is not None and position == END:
+            # The next epoch goes on with the sampler's own generator. From torch's it draws anew.
+            drawn_from = None if self._generator.own is None else self._generator.state()
+            self._states.note("generator", END, drawn_from)
         if self._sampler is None and self._iterator is None:
             return
         # At the end of an epoch, the state of the iterator is not needed: the next epoch has

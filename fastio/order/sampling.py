@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from fastio.order.buckets import BucketPlan, Buckets
-from fastio.order.followed import Followed, Skip, after, behind, chunks
+from fastio.order.followed import DrawnFrom, Followed, Skip, after, behind, chunks
 from fastio.order.order import Indices, Mode, Order
 from fastio.order.orders import AnyOrder, Orders, Permutation, PickedOrder
 from fastio.order.plan import Occurrences, Plan, PlannedBatch, follow, row_numbers
@@ -67,6 +67,7 @@ class Sampling:
             that the seed decides.
         permute: returns RandomSampler's permutation of a number of rows for a seed that torch's
             default generator drew.
+        generator_of: returns the generator from which a sampler draws its orders; see `Followed`.
         repeat: how often each row that occurs in an epoch occurs there; see `plan.Plan`.
         partitions: number of partitions with which data in a store was opened; None for one per
             node, see `partitions_of`.
@@ -86,6 +87,7 @@ class Sampling:
     picked: Indices | None = field(default=None, compare=False)
     draw: Callable[[int], Permutation] | None = None
     permute: Callable[[int, int], Permutation] | None = None
+    generator_of: Callable[[object], DrawnFrom | None] | None = None
     repeat: int = 1
     partitions: int | None = None
 
@@ -428,6 +430,7 @@ class Sampling:
         If the sampler, or the iterator over it, has a state of its own, it continues from the state
         that was saved, and its state after each batch is recorded in `cursor.states`. Any other
         sampler is iterated over from its beginning, and the samples before the cursor are skipped.
+        One of torch's random samplers draws the same order again.
 
         Args:
             cursor: where to start.
@@ -437,7 +440,9 @@ class Sampling:
             StateMismatch: the sampler cannot load the state that was saved.
         """
         given = self.sampler if self.batch_sampler is None else self.batch_sampler
-        followed = Followed(cast("Iterable[Any]", given), cursor.states or States())
+        followed = Followed(
+            cast("Iterable[Any]", given), cursor.states or States(), self.generator_of
+        )
         position, left_out = cursor.position, 0 if followed.resumed else cursor.position
         if self.batch_sampler is not None:
             batches = after(followed.keys, left_out, skip)

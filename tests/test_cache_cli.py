@@ -106,10 +106,11 @@ def test_a_folder_that_is_no_cache_is_left_alone(command: str, tmp_path: Path) -
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mine").write_text("mine")
     more = ["--to", "1KB"] if command == "prune" else []
-    for folder in (tmp_path, tmp_path / "nothing"):
+    told = {tmp_path: "it has no file fastio-cache.json", tmp_path / "nothing": "does not exist"}
+    for folder, problem in told.items():
         code, _, error = run(command, folder, *more)
         assert code == 1
-        assert "fastio-cache.json" in error
+        assert problem in " ".join(error.split())
     assert [path.name for path in tmp_path.rglob("*")] == ["data", "mine"]
 
 

@@ -71,7 +71,7 @@ def test_data_that_is_not_there_is_named_before_all_else(folder: Path) -> None:
         ["doctor", "nowhere/"],
     ):
         code, _, err = run(*given)
-        assert (code, err) == (1, "fastio: nowhere/: no such folder, file or pattern\n")
+        assert (code, err) == (1, "fastio: nowhere/ does not exist\n")
 
 
 def test_pack_makes_a_dataset_and_says_so(folder: Path, tmp_path: Path) -> None:

@@ -113,6 +113,12 @@ def test_negative_rows_count_from_the_end(dataset: Dataset) -> None:
     assert dataset[-1]["caption"] == f"größe {ROWS - 1}"
 
 
+@pytest.mark.parametrize("row", [slice(0, 2), "image", 1.5])
+def test_a_row_that_is_no_integer_is_named(dataset: Dataset, row: Any) -> None:
+    with pytest.raises(TypeError, match="a row number must be an integer, got"):
+        dataset[row]
+
+
 @pytest.mark.parametrize("row", [ROWS, -ROWS - 1, 10**18])
 def test_rows_out_of_range_are_index_errors(dataset: Dataset, row: int) -> None:
     with pytest.raises(IndexError, match=str(row)):

@@ -227,7 +227,7 @@ def test_a_packed_dataset_behind_a_url(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFound, match="no such folder"):
+    with pytest.raises(SourceNotFound, match="does not exist"):
         examine(str(tmp_path / "nothing"))
     with pytest.raises(SourceNotFound, match="has no images"):
         examine(str(tmp_path))

@@ -202,7 +202,7 @@ def test_a_sampler_is_asked_again_every_epoch(folder: Path) -> None:
 
 
 def test_a_row_out_of_range_is_an_index_error(folder: Path) -> None:
-    with loader(folder, sampler=[0, ROWS]) as batches, pytest.raises(IndexError, match="24"):
+    with loader(folder, sampler=[0, ROWS]) as batches, pytest.raises(IndexError, match="row 24,"):
         list(batches)
 
 
@@ -324,6 +324,11 @@ def test_a_sampler_is_not_shared_out_among_ranks(folder: Path) -> None:
 def test_impossible_arguments_are_refused_at_once(folder: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         Loader(folder, **{"batch_size": 1, **options})
+
+
+def test_a_seed_that_is_no_integer_is_named(folder: Path) -> None:
+    with pytest.raises(TypeError, match=r"seed must be an integer or None, got 1\.5"):
+        Loader(folder, seed=1.5)  # type: ignore[arg-type]
 
 
 def test_a_path_without_data_is_not_found(tmp_path: Path) -> None:

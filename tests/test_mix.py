@@ -277,8 +277,8 @@ def test_datasets_that_the_user_opened_stay_open(sources: dict[Path, float]) -> 
 
 def test_what_cannot_be_mixed_is_named(sources: dict[Path, float], tmp_path: Path) -> None:
     first = next(iter(sources))
-    for bad in ({}, {first: 0.0}, {first: -1}, {first: float("nan")}):
-        with pytest.raises(ValueError, match=r"weight|nothing to mix"):
+    for bad in ({}, {first: 0.0}, {first: -1}, {first: float("nan")}, [first], "ab"):
+        with pytest.raises(ValueError, match="weight"):
             mix(bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 1/"):
         mix([(first, 1), (first, 1e-9)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastio import Dataset as open_dataset
-from fastio import Image, ImageError, PackError, Scalar, Schema, Text, Writer, pack
+from fastio import Image, ImageError, PackError, Scalar, Schema, SchemaError, Text, Writer, pack
 from fastio.packed import MANIFEST_NAME
 from tests.pictures import jpeg
 from tests.support import contents
@@ -73,6 +73,12 @@ def test_a_writer_without_samples_is_an_error(tmp_path: Path) -> None:
     ):
         pass
     assert contents(tmp_path / "out") == {}
+
+
+def test_a_dict_is_not_a_schema(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"schema must be a fastio.Schema\(\{name: field\}\)"):
+        Writer(tmp_path / "out", {"x": Text()})  # type: ignore[arg-type]
+    assert contents(tmp_path) == {}
 
 
 def test_a_finished_writer_takes_no_more(tmp_path: Path) -> None:

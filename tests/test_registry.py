@@ -369,7 +369,7 @@ WRONG: dict[str, dict[str, Any]] = {
 def test_a_loader_that_cannot_be_made_leaves_nothing_open(
     data: Path, name: str, wrong: str
 ) -> None:
-    with pytest.raises((ValueError, fastio.FastioError)) as error:
+    with pytest.raises((TypeError, ValueError, fastio.FastioError)) as error:
         Loader(data / name, 2, **WRONG[wrong])
     assert not held(data), error  # whose traceback holds the loader
 

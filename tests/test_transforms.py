@@ -193,6 +193,7 @@ def test_the_size_is_known_when_it_does_not_depend_on_the_image(steps: Any, size
         ([T.OnBatch(abs), T.Normalize([0], [1])], r"after OnBatch\(abs\)"),
         (["flip"], "is neither a transform"),
         ([None], "is neither a transform"),
+        ([T.Resize], r"Resize is a class: give an object, as in Resize\(...\)"),
     ],
 )
 def test_an_impossible_list_is_an_error(steps: Any, message: str) -> None:

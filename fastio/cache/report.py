@@ -146,8 +146,8 @@ def is_cache(path: Path) -> bool:
 def check_is_cache(path: Path) -> None:
     """Raises CacheError unless a folder is a cache."""
     if not is_cache(path):
-        state = "is not a fastio cache" if path.exists() else "does not exist"
-        raise CacheError(f"{path} {state}: it has no file {MARKER}")
+        found = f"is not a fastio cache: it has no file {MARKER}"
+        raise CacheError(f"{path} {found if path.exists() else 'does not exist'}")
 
 
 def status(folder: CacheFolder) -> CacheStatus:

@@ -29,7 +29,7 @@ def check_there(data: str | None) -> None:
     """
     if data is None or is_remote(data) or _PATTERN & set(data) or os.path.exists(local_path(data)):
         return
-    raise SourceNotFound(f"{data}: no such folder, file or pattern")
+    raise SourceNotFound(f"{data} does not exist")
 
 
 def complain(message: str) -> None:

@@ -82,8 +82,9 @@ def refuse_cache(given: Any, by_rows: bool, reason: str = "") -> None:
     """
     if given is not None and not by_rows:
         raise ValueError(
-            "cache= is for URLs and for images in files that are read natively; for an open "
-            "dataset in a store, use fastio.open(url, cache=...)" + (reason and f"; but {reason}")
+            "cache= is for URLs and image files that are read natively"
+            + (reason and f", but {reason}")
+            + ". Leave it out; to open a URL with a cache, use fastio.open(url, cache=...)"
         )
 
 
@@ -167,9 +168,11 @@ def given_ranks(
     """Returns the rank and world size that were given as numbers; None if none were.
 
     Raises:
-        TypeError: `distributed` has a wrong type.
+        TypeError: `seed` or `distributed` has a wrong type.
         ValueError: the arguments exclude one another, or `distributed` finds impossible ranks.
     """
+    if not hasattr(seed, "__index__") and seed is not None:
+        raise TypeError(f"seed must be an integer or None, got {seed!r}")
     if (rank is None) != (world_size is None):
         raise ValueError("rank and world_size must be given together")
     if distributed is not None and rank is not None:

@@ -446,7 +446,9 @@ def _one_line(value: object) -> str:
 def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
     refuse_cache(request.cache, request.by_rows, slow.reason)
     if request.fields is not None or request.on_error != "raise" or request.ragged is not None:
-        raise ValueError(f"fields, on_error and ragged need the native path, but {slow.reason}")
+        raise ValueError(
+            f"fields, on_error and ragged need the native path, but {slow.reason}. {slow.remedy}"
+        )
     workers = request.workers
     if request.device is not None and request.device.type == "cuda":
         workers = replace(workers, pin_memory=True)  # or copies would wait for one another

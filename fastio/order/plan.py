@@ -303,9 +303,7 @@ def row_numbers(keys: Iterable[int], rows: int) -> Indices:
         numbers = np.fromiter(map(operator.index, keys), np.int64)
     except TypeError as error:
         raise TypeError(f"the sampler gave a key that is no row number: {error}") from error
-    if numbers.size and not -rows <= int(numbers.min()) <= int(numbers.max()) < rows:
-        raise IndexError(
-            f"the sampler gave a row outside [0, {rows}): "
-            f"{int(numbers.min())} to {int(numbers.max())}"
-        )
+    outside = numbers[(numbers < -rows) | (numbers >= rows)]
+    if outside.size:
+        raise IndexError(f"the sampler gave row {outside[0]}, but the dataset has {rows} rows")
     return np.where(numbers < 0, numbers + rows, numbers)

@@ -271,8 +271,8 @@ def _open_samples(
         FolderDataset(src)  # raises what a folder of images would need
     if isinstance(src, (bytes, Mapping)):
         raise PackError(
-            f"a {type(src).__name__} cannot be packed: give an iterable or a dataset of "
-            "tuples, dicts or single values"
+            f"an object of type {type(src).__name__} cannot be packed: give an iterable or a "
+            "dataset of tuples, dicts or single values"
         )
     folder = _files_of_image_folder(src)
     if folder is not None:
@@ -285,8 +285,9 @@ def _open_samples(
     if isinstance(src, Iterable):
         return iterated_source(src, schema)
     raise PackError(
-        f"a {type(src).__name__} cannot be packed: give a folder of images, a CSV or JSONL list, "
-        "WebDataset tars, tables, an iterable, or a dataset with __len__ and __getitem__"
+        f"an object of type {type(src).__name__} cannot be packed: give a folder of images, a CSV "
+        "or JSONL list, WebDataset tars, tables, an iterable, or a dataset with __len__ and "
+        "__getitem__"
     )
 
 

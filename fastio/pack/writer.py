@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from fastio.errors import PackError
+from fastio.errors import PackError, SchemaError
 from fastio.pack.api import (
     DEFAULT_SHARD_SIZE,
     PackReport,
@@ -75,6 +75,8 @@ class Writer:
         self._start = time.monotonic()
         self._schema = schema
         self._written = 0
+        if not isinstance(schema, Schema):
+            raise SchemaError(f"schema must be a fastio.Schema({{name: field}}), got {schema!r}")
         if codebook == TRAIN:
             raise PackError(
                 "a Writer cannot train a codebook: use the default one, or one from a file "

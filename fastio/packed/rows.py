@@ -445,6 +445,8 @@ class Rows(ABC):
 
     def _row(self, index: int) -> int:
         """Returns the row of an index, which may count from the end, or raises IndexError."""
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"a row number must be an integer, got {index!r}")
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")

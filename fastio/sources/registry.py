@@ -457,8 +457,8 @@ def why_nothing(source: Any, options: Options | None = None) -> str:
         )
     if not isinstance(source, (str, os.PathLike)):
         return (
-            f"fastio.open does not read a {type(source).__name__}; give it to fastio.Loader, or "
-            "pack it (fastio.pack)"
+            f"fastio.open does not read objects of type {type(source).__name__}: give it to "
+            "fastio.Loader, or pack it (fastio.pack)"
         )
     source = os.fsdecode(source)
     name = without_secrets(source)

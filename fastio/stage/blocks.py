@@ -369,7 +369,7 @@ class GroupBlocks(Blocks):
 def check_remote(dataset: Remote, url: str) -> None:
     """Raises OptionError if a dataset is local, because only remote data is staged."""
     if dataset.remote_part is None:
-        raise OptionError(f"only data in a store is fetched into a cache, and {url} is local")
+        raise OptionError(f"{url} is local: only data behind a URL is fetched into a cache")
 
 
 def blocks_of(dataset: Remote, block_rows: int, images: bool = True) -> Blocks:

@@ -232,10 +232,7 @@ def on_whole_batch(
                 f"transforms={{None: ...}} takes callables on the whole batch, but {spoken(step)} "
                 "applies to one field: use transforms={field: ...}"
             )
-        function = step.function if isinstance(step, OnBatch) else step
-        if not callable(function):
-            raise TransformError(f"{step!r} is neither a transform nor callable")
-        found.append(function)
+        found.append(_called(step.function if isinstance(step, OnBatch) else step, ""))
     return tuple(found)
 
 
@@ -254,11 +251,19 @@ def _per_sample(step: object, before: Sequence[Any], field: str | None) -> PerSa
             f"{spoken(step)} mixes whole batches, labels too: write transforms={{None: "
             f"{spoken(step)}, ...}}"
         )
-    if not callable(step):
-        where = "" if field is None else f" (of field {field!r})"
-        raise TransformError(f"{step!r}{where} is neither a transform nor callable")
+    function = _called(step, "" if field is None else f" (of field {field!r})")
     form = sample_form(Pipeline(tuple(before))) if is_torchvision(step) else None
-    return PerSample(step, sample=form)
+    return PerSample(function, sample=form)
+
+
+def _called(step: object, where: str) -> Callable[..., Any]:
+    """Returns a step; raises TransformError if it is a class, or cannot be called."""
+    if isinstance(step, type):
+        name = step.__name__
+        raise TransformError(f"{name}{where} is a class: give an object, as in {name}(...)")
+    if not callable(step):
+        raise TransformError(f"{step!r}{where} is neither a transform nor callable")
+    return step
 
 
 def from_pipeline(transform: Any) -> list[Any]:

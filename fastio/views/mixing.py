@@ -99,8 +99,8 @@ def mix(
         ValueError: there are no sources, or a weight, `stop` or `schedule` is not possible.
     """
     pairs = list(sources.items() if isinstance(sources, Mapping) else sources)
-    if not pairs:
-        raise ValueError("there is nothing to mix: pass {path: weight, ...}")
+    if not pairs or not all(isinstance(each, (tuple, list)) and len(each) == 2 for each in pairs):
+        raise ValueError(f"mix needs a weight for each source, {{path: weight, ...}}, got {pairs}")
     given = tuple(source for source, _ in pairs)
     first = _shares([weight for _, weight in pairs], zeros=bool(schedule))
     if stop not in ("all", "first") and (type(stop) is not int or stop < 1):

@@ -263,7 +263,8 @@ def rows_of(files: Sequence[Path]) -> int:
 def _folder(path: str) -> Data:
     """Lists the images anywhere below a folder, up to a time limit."""
     if not os.path.isdir(path):
-        raise SourceNotFound(f"{path}: no such folder, file or pattern")
+        what = "is not data that fastio reads" if os.path.exists(path) else "does not exist"
+        raise SourceNotFound(f"{path} {what}")
     end_s = time.monotonic() + _LISTING_S
     files: list[Path] = []
     count, complete = 0, True

@@ -141,8 +141,8 @@ def _without_index(
         if dtype is None:
             raise OptionError(
                 f"{path} has neither a header nor an index ({INDEX_SUFFIX}), so the type of its "
-                "tokens is unknown: pass it to fastio.open; for files of nanoGPT, this is "
-                'dtypes={"tokens": "uint16"}'
+                'tokens is unknown: pass it, as in dtypes={"tokens": "uint16"} (--dtype '
+                "tokens=uint16) for files of nanoGPT"
             )
         if dtype not in TOKEN_DTYPES:
             raise SchemaError(

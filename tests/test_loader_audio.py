@@ -18,6 +18,7 @@ from fastio import AudioDecode, AudioError, Loader, TransformError
 
 soundfile = pytest.importorskip("soundfile")
 RATE = 16000
+DTYPES = ("float32", "int16")
 
 
 def ramp(n: int, frames: int, channels: int = 1) -> np.ndarray[Any, Any]:
@@ -191,6 +192,46 @@ def test_int16_is_converted_without_random_noise(tmp_path: Path, channels: int) 
     assert first.dtype == np.int16
     np.testing.assert_array_equal(first, exact.clip(-(1 << 15), (1 << 15) - 1))
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+def test_int16_of_a_file_of_floats_is_scaled_and_clipped(tmp_path: Path, subtype: str) -> None:
+    exact = np.random.default_rng(0).integers(-(1 << 15), 1 << 15, 3000, np.int16)
+    beyond = np.array([1.0, -1.5, 1e30, np.inf, np.nan])
+    file = io.BytesIO()
+    clip = np.append(exact / 32768, beyond)
+    soundfile.write(file, clip, RATE, format="WAV", subtype=subtype)
+    fastio.pack([{"audio": file.getvalue()}], tmp_path / "p")
+    with Loader(tmp_path / "p", 1, transforms=AudioDecode(dtype="int16")) as loader:
+        found = next(iter(loader))["audio"][0, 0].numpy()
+    high, low = (1 << 15) - 1, -(1 << 15)
+    np.testing.assert_array_equal(found, [*exact, high, low, high, high, 0])
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_int16_of_a_loud_sound_does_not_overflow(tmp_path: Path, subtype: str) -> None:
+    if subtype not in soundfile.available_subtypes("OGG"):
+        pytest.skip("libsndfile cannot write it")
+    square = np.where(np.arange(RATE) // 20 % 2, 0.999, -0.999)  # which the codec overshoots
+    soundfile.write(tmp_path / "loud.ogg", square, RATE, subtype=subtype)
+    floats, whole = (AudioDecode(dtype=d).decode(tmp_path / "loud.ogg", 0) for d in DTYPES)
+    assert np.abs(floats).max() > 1.1
+    np.testing.assert_allclose(whole, (floats * 32768).clip(-(1 << 15), (1 << 15) - 1), atol=0.5)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_crops_in_the_last_page_of_a_vorbis_file_are_those_of_the_whole(
+    tmp_path: Path, channels: int
+) -> None:
+    path, frames = tmp_path / "noise.ogg", 50_000
+    noise = np.random.default_rng(0).normal(0, 0.2, (frames, channels))
+    soundfile.write(path, noise, RATE, subtype="VORBIS")
+    whole = AudioDecode().decode(path, 0)
+    room = frames - 300
+    for begin in [*range(1, room, 997), *range(room - 3000, room, 97), room]:
+        key = -(-(begin << 64) // (room + 1))
+        clip = AudioDecode(length=300).decode(path, key)
+        np.testing.assert_array_equal(clip, whole[:, begin : begin + 300], str(begin))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -15,12 +16,17 @@ from fastio.errors import PackageMissing, TransformError
 from fastio.runtime.memory import MAX_UNZIPPED_BYTES
 
 Crop = Literal["random", "center", "start"]
+_File = str | os.PathLike[str] | BinaryIO
 _CROPS = ("random", "center", "start")
 _DTYPES = ("float32", "int16")
 _WORD = 1 << 64
 _READ_BYTES = 16 << 20  # per read: the header may claim any number of frames
 # A frame of MP3 needs bits of those before it: behind a seek, libmpg123 gives other samples.
 _INEXACT = ("MP3", "MPEG")
+# Subtypes whose samples are floats. As int16, libsndfile would not scale those of the first two, and
+# those of the others would overflow where a loud sound goes beyond 1.
+_FLOATS = ("FLOAT", "DOUBLE", "VORBIS", "OPUS")
+_PAGE_BYTES = 27 + 255 + 255 * 255  # of the largest page of Ogg (RFC 3533)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,8 @@ class AudioDecode:
             delivers whole files.
         crop: position of the crop: "random" (drawn like crops of images), "center" or "start".
         mono: deliver the mean of all channels, C = 1.
-        dtype: "float32", in [-1, 1], or "int16".
+        dtype: "float32", in [-1, 1], or "int16", which is 32768 times as much; files of floats are
+            rounded and clipped.
         sample_rate: sample rate of every clip in Hz. A file with another rate is an error, unless
             `resample` is set. None: the rate that the dataset has for the field (an Audio feature
             of the datasets package); if it has none, clips have the rates of their files.
@@ -93,7 +100,7 @@ class AudioDecode:
 
     def decode(
         self,
-        file: str | os.PathLike[str] | BinaryIO,
+        file: _File,
         key: int,
         max_bytes: int = MAX_UNZIPPED_BYTES,
     ) -> npt.NDArray[Any]:
@@ -115,7 +122,7 @@ class AudioDecode:
         soundfile = _soundfile()
         try:
             with soundfile.SoundFile(file) as sound:
-                clip = self._read(sound, key, max_bytes)
+                clip = self._read(sound, file, key, max_bytes)
                 rate = int(sound.samplerate)
         except soundfile.LibsndfileError as error:
             reason = error.error_string.rstrip(".")
@@ -131,7 +138,7 @@ class AudioDecode:
             clip = clip[: self.length]
         return np.ascontiguousarray(clip.T)
 
-    def _read(self, sound: Any, key: int, max_bytes: int) -> npt.NDArray[Any]:
+    def _read(self, sound: Any, file: _File, key: int, max_bytes: int) -> npt.NDArray[Any]:
         """Returns the wanted frames as they are stored: (frames, channels)."""
         rate = int(sound.samplerate)
         if self.sample_rate not in (None, rate) and not self.resample:
@@ -148,9 +155,9 @@ class AudioDecode:
         if sound.format in _INEXACT:
             sound.seekable = lambda: False  # otherwise soundfile seeks after each read
         elif begin and sound.seekable():
-            sound.seek(begin)
-            begin = 0
-        # If the sound cannot seek, the frames before the crop are read and dropped.
+            last = _last_page(file) if sound.subtype == "VORBIS" else sound.frames
+            begin -= sound.seek(min(begin, max(0, last - 1)))
+        # The frames before the crop to which the sound cannot seek are read and dropped.
         for _ in self._parts(sound, begin):
             pass
         parts: list[npt.NDArray[Any]] = []
@@ -167,10 +174,11 @@ class AudioDecode:
         The header may claim any number of frames, and soundfile takes memory for all of them.
         """
         most = max(1, _READ_BYTES // (sound.channels * np.dtype(self.dtype).itemsize))
+        converts = self.dtype == "int16" and sound.subtype in _FLOATS
         while True:
             frames = min(max(count, 0), most)
-            part = sound.read(frames, dtype=self.dtype, always_2d=True)
-            yield part
+            part = sound.read(frames, "float32" if converts else self.dtype, always_2d=True)
+            yield _int16(np.nan_to_num(part.clip(-1, 1)) * 32768) if converts else part
             count -= frames
             if count <= 0 or len(part) < frames:
                 return
@@ -227,17 +235,36 @@ class BytesFile(io.RawIOBase):
         return True
 
 
+def _last_page(file: _File) -> int:
+    """Returns the first frame of the last page of an Ogg file, or 0.
+
+    libsndfile 1.2 takes this page to end where its packets end. The sound ends before that, and
+    seeking into the page leads to frames as far behind those that were wanted.
+    """
+    path = isinstance(file, (str, os.PathLike))
+    with open(file, "rb") if path else nullcontext(file) as opened:  # type: ignore[arg-type]
+        at = opened.tell()
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - 2 * _PAGE_BYTES))
+        tail = opened.read()
+        opened.seek(at)
+    before = tail.rfind(b"OggS", 0, max(0, tail.rfind(b"OggS")))
+    # The position of the page before it, which is -1 if no packet ends there.
+    position = tail[before + 6 : before + 14] if before >= 0 else b""
+    return max(0, int.from_bytes(position, "little", signed=True))
+
+
 def _resampled(clip: npt.NDArray[Any], rate: int, wanted: int) -> npt.NDArray[Any]:
     """Returns a clip (frames, channels) at another sample rate, in its own dtype.
 
     soxr adds noise of a random seed (dither) to int16, so it always gets float32.
     """
     found: npt.NDArray[Any] = _soxr().resample(clip.astype(np.float32, copy=False), rate, wanted)
-    if clip.dtype == np.float32:
-        return found
-    limits = np.iinfo(clip.dtype)
-    rounded: npt.NDArray[Any] = np.rint(found).clip(limits.min, limits.max)
-    return rounded.astype(clip.dtype)
+    return found if clip.dtype == np.float32 else _int16(found)
+
+
+def _int16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int16]:
+    """Returns the nearest numbers that int16 has."""
+    return np.rint(values).clip(-(1 << 15), (1 << 15) - 1).astype(np.int16)
 
 
 def _check_size(nbytes: int, max_bytes: int) -> None:

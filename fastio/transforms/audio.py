@@ -23,8 +23,8 @@ _WORD = 1 << 64
 _READ_BYTES = 16 << 20  # per read: the header may claim any number of frames
 # A frame of MP3 needs bits of those before it: behind a seek, libmpg123 gives other samples.
 _INEXACT = ("MP3", "MPEG")
-# Subtypes whose samples are floats. As int16, libsndfile would not scale those of the first two, and
-# those of the others would overflow where a loud sound goes beyond 1.
+# Subtypes whose samples are floats. As int16, libsndfile would not scale those of the first two,
+# and those of the others would overflow where a loud sound goes beyond 1.
 _FLOATS = ("FLOAT", "DOUBLE", "VORBIS", "OPUS")
 _PAGE_BYTES = 27 + 255 + 255 * 255  # of the largest page of Ogg (RFC 3533)
 

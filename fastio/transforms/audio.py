@@ -242,7 +242,8 @@ def _last_page(file: _File) -> int:
     seeking into the page leads to frames as far behind those that were wanted.
     """
     path = isinstance(file, (str, os.PathLike))
-    with open(file, "rb") if path else nullcontext(file) as opened:  # type: ignore[arg-type]
+    context: Any = open(file, "rb") if path else nullcontext(file)  # type: ignore[arg-type]
+    with context as opened:
         at = opened.tell()
         opened.seek(max(0, opened.seek(0, os.SEEK_END) - 2 * _PAGE_BYTES))
         tail = opened.read()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -242,8 +242,7 @@ def _last_page(file: _File) -> int:
     seeking into the page leads to frames as far behind those that were wanted.
     """
     path = isinstance(file, (str, os.PathLike))
-    context: Any = open(file, "rb") if path else nullcontext(file)  # type: ignore[arg-type]
-    with context as opened:
+    with cast(Any, open(file, "rb") if path else nullcontext(file)) as opened:  # type: ignore[arg-type]
         at = opened.tell()
         opened.seek(max(0, opened.seek(0, os.SEEK_END) - 2 * _PAGE_BYTES))
         tail = opened.read()

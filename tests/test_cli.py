@@ -22,6 +22,7 @@ from fastio import Array, Bytes, Image, Scalar, Schema, Text, Writer, pack
 from fastio import Dataset as open_dataset
 from fastio.cli import main
 from fastio.cli.command import descriptions
+from fastio.pack.progress import _bar
 from tests.pictures import jpeg, pixels, write_folder
 
 
@@ -203,6 +204,31 @@ def test_wrong_usage_has_an_exit_code_of_its_own(arguments: list[str]) -> None:
     code, _, err = run(*arguments)
     assert code == 2
     assert err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("pack photos", "Missing argument 'SRC'. Give SRC and DST."),
+        ("train photos", "No such command 'photos'. Choose one of image, text, tabular."),
+        ("pakc a b", "No such command 'pakc'. Did you mean 'pack'?"),
+        ("pack a b --codec jpg", "'--codec': 'jpg' is not one of 'blocks', 'jpeg', 'raw'."),
+    ],
+)
+def test_wrong_usage_says_what_is_possible(arguments: str, message: str) -> None:
+    assert message in " ".join(run(*arguments.split())[2].replace("│", " ").split())
+
+
+def test_a_progress_bar_shows_the_mean_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    bar = _bar("samples")
+    monkeypatch.setattr(bar, "get_time", lambda: now[0])
+    number = bar.add_task("decoding", total=30)
+    now[0] = 10.0
+    for _ in range(3):
+        bar.advance(number, 10)
+    (task,) = bar.tasks
+    assert "3 samples/s" in [str(column(task)) for column in bar.columns if column is not None]
 
 
 @pytest.mark.parametrize("command", [["info"], ["verify"], ["verify", "--deep"], ["export", "out"]])

@@ -31,12 +31,25 @@ UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of click, or of typer
 
 @contextmanager
 def _cleaned() -> Iterator[None]:
-    """Cleans the message of wrong usage, which quotes the arguments: a shell's `*` names files."""
+    """Cleans the message of wrong usage, which quotes the arguments: a shell's `*` names files.
+
+    Adds what is missing from typer's own: which arguments are needed, and which commands there are.
+    """
     try:
         yield
     except UsageError as error:
-        error.message = shown_lines(error.message)
+        error.message = shown_lines(error.message or "").removeprefix("Value error, ")
+        param, commands = getattr(error, "param", None), getattr(_command(error), "commands", {})
+        if error.message.endswith("'.") and error.message.startswith("No such command"):
+            error.message += f" Choose one of {', '.join(commands)}."
+        if param is not None and param.nargs == -1 and not error.message:
+            needed = (each.metavar for each in _command(error).params if each.required)
+            error.message = f"Give {' and '.join(needed)}."
         raise
+
+
+def _command(error: Any) -> Any:
+    return None if error.ctx is None else error.ctx.command
 
 
 class _Commands(TyperGroup):

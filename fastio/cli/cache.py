@@ -43,7 +43,7 @@ def status(folder: Given) -> Output:
 @command(
     warm_dataset,
     Cache,
-    written=_PATH | {"fields": Written("field", syntax="May be repeated.", many=True)},
+    written=_PATH | {"fields": Written("field", "NAME", "May be repeated.", many=True)},
     without=frozenset({"cache", "advance", "pack"}),
 )
 def warm(given: Given, folder: Given, quiet: bool = False) -> Output:

@@ -1,6 +1,7 @@
 """Makes commands from functions: options and help from docstrings, output as text or as JSON.
 
-A docstring describes each argument once. `--help` and the Python interface show the same text.
+A docstring describes each argument once. `--help` and the Python interface show the same text,
+except that `--help` leaves out what follows the words "In Python".
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ STANDARD = {
     "dtypes": Written(
         "dtype",
         "NAME=DTYPE",
-        "On the command line label=float32. May be repeated.",
+        "For example label=float32. May be repeated.",
         many=True,
         parse=parse_pairs,
     ),
@@ -84,7 +85,7 @@ STANDARD = {
     "groups": Written(
         "group",
         "NAME=A,B,...",
-        "On the command line dense=I1..I13. May be repeated.",
+        "For example dense=I1..I13. May be repeated.",
         many=True,
         parse=parse_groups,
     ),
@@ -153,7 +154,8 @@ def command(
                     _print(output, values["as_json"], values.get("quiet", False))
 
         run.__name__ = function.__name__
-        run.__doc__ = re.split(r"\n *Args:\n", inspect.getdoc(function) or "")[0]
+        doc = re.split(r"\n *Args:\n", inspect.getdoc(function) or "")[0]
+        run.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", doc)  # the terminal breaks the lines
         run.__signature__ = inspect.Signature(list(every.values()))  # type: ignore[attr-defined]
         return run
 
@@ -218,7 +220,8 @@ def descriptions(described: Callable[..., Any]) -> dict[str, tuple[str, str | No
         parts = re.split(r"^    (\w+): ", section, flags=re.MULTILINE)[1:]
         panel = None if title in ("Args", "Attributes") else title
         if title not in ("Returns", "Raises"):
-            texts = (escape(" ".join(text.split())) for text in parts[1::2])
+            joined = (" ".join(text.split()).split(" In Python", 1)[0] for text in parts[1::2])
+            texts = (escape(text) for text in joined)
             found |= {name: (text, panel) for name, text in zip(parts[::2], texts, strict=True)}
     return found
 

@@ -38,12 +38,12 @@ _WRITTEN = {
     "filters": Written(
         "filter",
         "'COLUMN OP VALUE'",
-        "On the command line 'year >= 2024', 'word != \"a\"' or 'kind in a,b'; OP is one of ==, "
-        "!=, <, <=, >, >=, in, not in. May be repeated; a row must meet all conditions.",
+        "For example 'year >= 2024', 'word != \"a\"' or 'kind in a,b'; OP is one of ==, !=, <, <=, "
+        ">, >=, in, not in. May be repeated; a row must meet all conditions.",
         many=True,
         parse=parse_conditions,
     ),
-    "max_unzipped_bytes": Written("max-unzipped", "SIZE", "1GiB, for example.", parse=parse_size),
+    "max_unzipped_bytes": Written("max-unzipped", "SIZE", "For example 1GiB.", parse=parse_size),
     "tokenizer": Written(metavar="bytes|NAME|FILE"),
     "separator": Written(metavar="auto|none|TOKEN|NUMBER", parse=_separator),
     "ray": Written(metavar="auto|ADDRESS|local"),

@@ -48,7 +48,8 @@ _WRITTEN = {
     "tokenizer": Written(metavar="bytes|NAME|FILE"),
     "transforms": Written(
         "transform",
-        syntax="May be repeated.",
+        "TRANSFORM",
+        "May be repeated.",
         many=True,
         parse=partial(parse_calls, make=_transform),
     ),

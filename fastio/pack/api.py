@@ -156,8 +156,8 @@ def pack(
     `fastio pack` has the same options, and shows these descriptions as its help.
 
     Args:
-        src: The data to pack: a folder with one folder of images per class; such a folder of sound
-            files, or of .npy or .npz files, or one with such files only; a CSV or JSONL list with a
+        src: The data to pack: a folder of images, with a subfolder for each class; a folder of
+            sound, .npy or .npz files, with or without such subfolders; a CSV or JSONL list with a
             column 'path' (or image, file, filename); WebDataset tars (one, a folder, or a pattern
             such as 'train-{000..099}.tar'); tables (a Parquet, Arrow, CSV or JSONL file, a folder,
             or a pattern such as 'data/*.parquet'); a Lance dataset; a directory written by
@@ -165,12 +165,8 @@ def pack(
             files. Several tars, tables or text files can be given. Folders of images or sound
             files, tars and tables can also be given by URL. In Python also: such data that
             `fastio.open` returned; Arrow data; a ray.data.Dataset; a datasets.Dataset; a dataset
-            with `__len__` and `__getitem__`, which worker processes read as those of torch's
-            DataLoader do, after up to 64 samples that show how large they are; or any iterable,
-            which one thread reads. A torchvision ImageFolder without transforms is packed as its
-            folder is, with EXIF orientations applied, and so is a torch Subset or ConcatDataset of
-            such datasets. Of datasets that `fastio.open` returned, with the same fields, a Subset
-            or ConcatDataset is packed by copying columns and stored images.
+            with `__len__` and `__getitem__`, which worker processes read; or any iterable, which
+            one thread reads (docs/python.md).
         dst: The folder to create, or a URL such as s3://bucket/dataset. Shards are uploaded as they
             are finished, and the manifest last. Any machine can resume an interrupted pack, which
             ends a process that still packs there with an error.
@@ -216,15 +212,15 @@ def pack(
         schema: Fields of the samples. None derives them from the first sample. Not for tables.
         columns: Tables: names of columns and groups to pack, in this order (default: all).
             With a tokenizer: columns to keep beside the tokens.
-        groups: Tables: columns that become one array, by the name of the new field, as in
+        groups: Tables: columns that become one array, by the name of the new field. In Python
             {"dense": ["I1", "I2"]}.
-        dtypes: Tables: dtype of a column or group, as in {"label": "float32"}. Values that do not
-            fit are errors; floats may be rounded. Text: {"tokens": "uint32"}.
+        dtypes: Tables: dtype of a column or group; values that do not fit are errors, and floats
+            may be rounded. Text: dtype of the field tokens. In Python {"label": "float32"}.
         nulls: Tables: value that replaces the nulls of a column or group; 'mask' stores zeros and
             adds a bool field NAME_valid. Without it, nulls are errors except in floats.
-        filters: Tables: conditions for the rows to pack: a list of (column, operator, value), all
-            of which must hold; a list of such lists, one of which must hold; or an expression of
-            pyarrow.dataset. Row groups and files that cannot match are not read.
+        filters: Tables: conditions for the rows to pack. Row groups and files that cannot match
+            are not read. In Python a list of (column, operator, value), all of which must hold; a
+            list of such lists, one of which must hold; or an expression of pyarrow.dataset.
         roots: Lists and save_to_disk directories: other folders, besides their own, in which the
             files they name may lie. Paths that lead elsewhere are errors, because such data may
             come from others.
@@ -234,9 +230,9 @@ def pack(
             .npz), in bytes; larger files are bad samples (default: 256MiB).
         tokenizer: Pack text as tokens of this tokenizer: 'bytes' for UTF-8 bytes, with 256 as the
             separator; a name on the Hugging Face Hub such as gpt2; or the path of a tokenizer.json
-            or of a folder with one. In Python also an object of tokenizers or transformers, or a
-            function from a str to integers, which several threads call. All but the first and the
-            last need fastio[tokens].
+            or of a folder with one. All but 'bytes' need fastio[tokens]. In Python also an object
+            of tokenizers or transformers, or a function from a str to integers, which several
+            threads call.
         separator: Text: token that ends every document, or its number; 'auto' is the tokenizer's
             own, such as <|endoftext|> or </s>; 'none' is none.
         vocabulary_size: Text: all tokens are below it. Required if the tokenizer is a function. The
@@ -398,11 +394,11 @@ def _cache_to_copy(
 
 
 def parse_size(size: int | str) -> int:
-    """Returns a number of bytes, given an int or text such as "64MiB"; raises PackError."""
+    """Returns the bytes of a `shard_size`, an int or text such as "64MiB"; raises PackError."""
     try:
         return size_in_bytes(size)
     except ValueError as error:
-        raise PackError(str(error)) from None
+        raise PackError(f"shard_size {error}") from None
 
 
 def sample_options(

@@ -40,11 +40,11 @@ def _bar(counted: str | None) -> Any:
     from rich.text import Text
 
     class Rate(rich.ProgressColumn):
-        """Shows the rate per second."""
+        """Shows the mean rate per second: rich's own is that of the last steps, often a burst."""
 
         def render(self, task: rich.Task) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:,.0f} {counted}/s")
+            seconds = task.finished_time or task.elapsed
+            return Text(f"{task.completed / seconds:,.0f} {counted}/s" if seconds else "")
 
     counts: list[rich.ProgressColumn] = []
     if counted == "bytes":

@@ -194,6 +194,24 @@ def test_random_samplers_of_torch_draw_the_same_orders_after_each_state(
             assert [rows.tolist() for (rows,) in resumed] == left
 
 
+def test_the_order_that_a_sampler_of_another_rank_drew_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> fastio.Loader:
+        return fastio.Loader(folder, sampler=RandomSampler(range(9)), rank=0, world_size=1)
+
+    with made() as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with made() as resumed:
+        with pytest.warns(UserWarning, match="saved by rank 0") as caught:
+            resumed.load_state_dict(state)
+        assert caught[0].filename == __file__
+        assert len(list(resumed)) == 8
+
+
 def test_resuming_a_random_sampler_does_not_move_torchs_generator(folder: Path) -> None:
     with fastio.Loader(folder, sampler=RandomSampler(range(6))) as loader:
         next(iter(loader))

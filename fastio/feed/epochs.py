@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from fastio.errors import StateMismatch
+from fastio.errors import StateMismatch, warn
 from fastio.feed.base import Feed
 from fastio.feed.seeds import (
     SamplerGenerator,
@@ -152,16 +152,23 @@ class Epochs:
             )
         if cursor.states is not None and cursor.states.saved is not None:
             self.feed.check_states(cursor.states.saved)
-            self._restore_sampler(cursor.states.saved.get("generator"))
+            self._restore_sampler(cursor.states.saved)
         self._go_to(cursor)
         self._tell_sampler(cursor.epoch)
 
-    def _restore_sampler(self, state: str | None) -> None:
+    def _restore_sampler(self, saved: dict[str, Any]) -> None:
         """Sets the generator of the user's sampler to a saved state, if both exist."""
-        for sampler in self._samplers():
-            generator = SamplerGenerator.of(sampler)
-            if generator is not None and generator.own is not None and state is not None:
-                restore(generator.own, state)
+        found = (SamplerGenerator.of(sampler) for sampler in self._samplers())
+        generator = next((one for one in found if one is not None), None)
+        state = saved.get("generator")
+        if generator is None or state is None or generator.load(state):
+            return
+        del saved["generator"]
+        warn(
+            f"the loader state was saved by rank {state.get('rank')}, whose random sampler may "
+            "have drawn another order than that of this rank. A new order is drawn: some samples "
+            "are repeated, and others are left out. To continue exactly, save a state on each rank"
+        )
 
     # The epoch of the loader, and of the user's sampler
 

@@ -6,7 +6,7 @@ import base64
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -123,21 +123,37 @@ class SamplerGenerator:
         random = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
         return cls(getattr(sampler, "generator", None)) if type(sampler) in random else None
 
-    def state(self) -> str:
-        """Returns the present state as text."""
-        return generator_state(torch.default_generator if self.own is None else self.own)
+    def state(self) -> dict[str, Any]:
+        """Returns the present state, and the rank of this process."""
+        generator = torch.default_generator if self.own is None else self.own
+        return {"rank": process_ranks().rank, "state": generator_state(generator)}
+
+    def load(self, state: Mapping[str, Any]) -> bool:
+        """Sets the sampler's own generator to a saved state.
+
+        Returns:
+            False if the state was saved by a process with another rank. Its sampler may have drawn
+            another order.
+
+        Raises:
+            StateMismatch: it is no such state.
+        """
+        if state.get("rank") != process_ranks().rank:
+            return False
+        restore(torch.Generator() if self.own is None else self.own, state.get("state", ""))
+        return True
 
     @contextmanager
-    def drawing_again(self, state: str | None) -> Iterator[None]:
+    def drawing_again(self, state: Mapping[str, Any] | None) -> Iterator[None]:
         """Within the block, torch's default generator has a saved state, if there is one.
 
-        `Loader.load_state_dict` has set a sampler's own generator to the saved state.
+        A sampler's own generator is not changed: `load` was called before.
         """
         if self.own is not None or state is None:
             yield
             return
         with unchanged(None):
-            restore(torch.default_generator, state)
+            restore(torch.default_generator, state["state"])
             yield
 
 

@@ -23,10 +23,10 @@ class DrawnFrom(Protocol):
     def own(self) -> object:
         """The sampler's own generator; None for one that others draw from, too."""
 
-    def state(self) -> str:
+    def state(self) -> dict[str, Any]:
         """Returns the present state."""
 
-    def drawing_again(self, state: str | None) -> AbstractContextManager[None]:
+    def drawing_again(self, state: dict[str, Any] | None) -> AbstractContextManager[None]:
         """Returns a context in which the sampler draws from a saved state, if there is one."""
 
 

@@ -24,7 +24,7 @@ class States:
         saved: the states with which the run begins, by name; None if no state was loaded.
     """
 
-    def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, saved: dict[str, Any] | None = None) -> None:
         self.saved = saved
         self._noted: dict[str, deque[tuple[float, Any]]] = {}
 

@@ -400,10 +400,10 @@ def _semaphores(place: Place) -> str:
 
 def _is_anothers(name: str, place: Place) -> bool:
     """Whether a file in /dev/shm is of another program: a semaphore, of a torch process that lives,
-    or a folder of a test."""
+    or a folder of a test or of the doctor."""
     if name.startswith("sem."):
         return not name.startswith(f"sem.{_semaphores(place)}")
-    if name.startswith(("kill-jobs-", "fuzz-")):  # tests that run at the same time
+    if name.startswith(("kill-jobs-", "fuzz-", "fastio-doctor-")):  # of tests that run beside it
         return True
     kind, _, rest = name.partition("_")
     return kind == "torch" and Path("/proc", rest.partition("_")[0]).exists()

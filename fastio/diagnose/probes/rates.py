@@ -255,8 +255,9 @@ def temporary(where: str | None = None) -> Iterator[Path]:
     """
     if where is not None:
         Path(where).mkdir(parents=True, exist_ok=True)
-    folder = tempfile.TemporaryDirectory(prefix="fastio-", dir=where, ignore_cleanup_errors=True)
-    with folder as name:
+    with tempfile.TemporaryDirectory(
+        prefix="fastio-doctor-", dir=where, ignore_cleanup_errors=True
+    ) as name:
         yield Path(name)
 
 

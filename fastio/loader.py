@@ -46,6 +46,9 @@ _Batch = TypeVar("_Batch", covariant=True, default=Any)
 class Loader(LikeDataLoader[_Batch]):
     """Loads batches of a dataset; takes the arguments of torch's DataLoader and is faster.
 
+        crop = [fastio.RandomResizedCrop(224), fastio.RandomHorizontalFlip()]
+        for images, labels in fastio.Loader("photos/", 64, shuffle=True, transforms=crop): ...
+
     Paths, fastio datasets, arrays in memory, a TensorDataset, and torchvision's ImageFolder and
     in-memory datasets (CIFAR10, MNIST, ...) use the native path: threads of this process read and
     decode the samples. Any other torch dataset uses the torch path: torch's DataLoader loads it,
@@ -112,14 +115,12 @@ class Loader(LikeDataLoader[_Batch]):
             delivers in host memory.
         seed: seed of the order and of all augmentations, which are a function of (seed, epoch, row,
             how often the row occurred earlier in the epoch). None makes both follow
-            torch.manual_seed: each shuffled epoch draws from torch's default generator what
-            DataLoader draws, and has the order of its RandomSampler, so that losses can be compared
-            bit by bit. That order is a permutation in memory, 4 bytes per row, which takes up to
-            80 ns per row to draw; give a seed if that is too slow. Where it is not possible (see
-            docs/order.md), and for augmentations of rows that are not shuffled, one seed for all
-            epochs is drawn when the first iterator is made; ranks that share an epoch take that of
-            rank 0. With a generator, which decides the order, the seed applies to augmentations
-            only.
+            torch.manual_seed: each shuffled epoch has the order that DataLoader would draw from
+            torch's default generator. It is a permutation in memory, 4 bytes per row, which takes
+            up to 80 ns per row to draw. Where it is not possible (docs/order.md), and for
+            augmentations of rows that are not shuffled, one seed for all epochs is drawn when the
+            first iterator is made; ranks that share an epoch take that of rank 0. With a generator,
+            which decides the order, the seed applies to augmentations only.
         order: "sequential", "shuffle", "window" (shuffles within windows, for large reads), or
             "auto", which follows `shuffle` and shuffles data behind a URL by windows: see
             docs/remote.md.
@@ -145,11 +146,11 @@ class Loader(LikeDataLoader[_Batch]):
         fields: names of the fields to deliver, in this order; None delivers all. Native path only.
         channels_last: deliver image batches (N, C, H, W) in torch.channels_last memory format,
             which can make convolutions faster. By default they are contiguous.
-        repeat: how often each row that occurs in an epoch occurs there, with random draws of its
-            own: repeated augmentation (Hoffer et al., 2020). A row's occurrences lie side by side
-            in a global batch, and on different ranks if there are several. An epoch is as long as
-            without, so that it has the first `1 / repeat` of the rows of its order. Not with a
-            sampler, a mix, tokens, or an iterable dataset.
+        repeat: how often each row of an epoch is delivered, each time with other random draws:
+            repeated augmentation (Hoffer et al., 2020). The copies are neighbours in a global
+            batch, on different ranks if there are several. An epoch keeps its length, so that it
+            has the first `1 / repeat` of the rows of its order. Not with a sampler, a mix, tokens,
+            or an iterable dataset.
         ragged: form of fields whose rows differ in size (lists of table files, arrays with open
             axes, tokens), for all fields or as {field: form}. "list" gives a list of tensors;
             "padded" pads with zeros to the longest row of the batch and adds `NAME_length`

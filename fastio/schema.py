@@ -110,7 +110,8 @@ class Array:
     """A numeric array.
 
     Args:
-        dtype: NumPy name of the element type, one of `ARRAY_DTYPES`.
+        dtype: NumPy name of the element type: bool, int8 to int64, uint8 to uint64, float16 to
+            float64, complex64 or complex128.
         shape: shape of every sample, with None for each axis whose length differs between samples,
             such as (80, None) for spectrograms. None instead of a shape allows any number of axes
             of any lengths.
@@ -158,7 +159,7 @@ class Scalar:
     """One number.
 
     Args:
-        dtype: NumPy name of its type, one of `DTYPES`.
+        dtype: NumPy name of its type: bool, int8 to int64, uint8 to uint64, or float16 to float64.
     """
 
     dtype: str

@@ -118,7 +118,7 @@ class Dataset(Remote):
 
     Args:
         path: The folder that `fastio pack` or `fastio.Writer` wrote, or its URL.
-        storage_options: For a URL: options of the store, see `fastio.store.open_store`.
+        storage_options: For a URL: options of the store, as in `fastio.open`.
         cache: For a URL: the cache for heads and images. If None, they are kept in memory while
             they are needed.
         version: The version to open, from 1; None for the newest.

@@ -201,42 +201,43 @@ def open(
             folder, of tars and of data of the datasets package there while its epochs run, so
             that later epochs are faster (docs/cache.md). None caches nothing.
         fields: for tars: names of the fields to read. A sample may lack other fields.
-        incomplete: of tars: what a sample that lacks a field does: "raise" an error when the tars
-            are opened (the default), "skip" it, or "keep" it and raise when it is read.
-        columns, groups, dtypes, nulls: of table files and data of the datasets package: which
+        incomplete: for tars: what happens to a sample that lacks a field: "raise" raises an error
+            when the tars are opened (the default), "skip" leaves it out, and "keep" raises when it
+            is read.
+        columns, groups, dtypes, nulls: for table files and data of the datasets package: which
             columns become which fields, as in `fastio.pack`. Token files of nanoGPT need the type
             of their tokens: dtypes={"tokens": "uint16"}.
-        filters: of the same: the rows to read, as in pyarrow: [("day", ">", 7), ...], or an
+        filters: for the same data: the rows to read, as in pyarrow: [("day", ">", 7), ...], or an
             expression of pyarrow.dataset. The rows are counted when a Loader is made, by reading
             the filter's columns of the row groups that statistics do not rule out.
-        memory: of the same: bytes, or a string such as "512MiB", that a Loader may use to shuffle
-            and decode. None: an eighth of the memory that is available, at most 1 GiB; for tables
-            with images, 512 MiB.
-        resident: of a packed table (no images): copy it to memory, whose huge pages can make
+        memory: for the same data: bytes, or a string such as "512MiB", that a Loader may use to
+            shuffle and decode. None: an eighth of the memory that is available, at most 1 GiB; for
+            tables with images, 512 MiB.
+        resident: for a packed table (no images): copy it to memory, whose huge pages can make
             shuffled reads faster. The ranks of a job on one machine share a copy. None: copy it
             after the first epoch if it is shuffled, takes at most half of the memory that is
             available, and is mapped by small pages.
-        roots: of data of the datasets package: folders, besides its own, in which the images and
-            other files that it names may lie. Without them a path that leads elsewhere is an
-            error: data of others could name any of your files.
-        max_pixels: of an image, as its file or record says. A larger image is an error of its
-            sample, before memory is allocated for it. None: 178,956,970.
-        max_unzipped_bytes: limit of the size of a compressed file in a tar once it is unzipped, and
-            of a sound once it is decoded. A larger one is an error of its sample.
-        images: of arrays in memory: which of them hold images, uint8 (rows, H, W), (rows, H, W, C)
+        roots: for data of the datasets package: folders, besides its own, in which the images and
+            other files that it names may lie. A path that leads elsewhere is an error, because
+            data of others could name any of your files.
+        max_pixels: maximum number of pixels of an image. A larger image is an error of its sample,
+            raised before memory is allocated for it. None: 178,956,970.
+        max_unzipped_bytes: maximum size of a compressed file in a tar after decompression, and of
+            a decoded sound. A larger one is an error of its sample.
+        images: for arrays in memory: which of them hold images, uint8 (rows, H, W), (rows, H, W, C)
             or (rows, C, H, W) with 1 or 3 channels: positions, or keys of a dict. A Loader delivers
-            them as (N, C, H, W) and can transform them. Other arrays are delivered as they are. Of
+            them as (N, C, H, W) and can transform them. Other arrays are delivered as they are. For
             Parquet, Arrow and Lance tables: names of the columns of encoded images, [] for none.
             None: as metadata and first values of the columns say (docs/tables.md).
         version: number of the version of a packed dataset to open, as listed by `fastio info`
             (docs/growing.md). None opens the newest version.
-        split, config: of a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME, or a local
+        split, config: for a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME, or a local
             folder with the layout of one: the names of its split and configuration. They may be
             left out where there is only one; a local folder is then read as any folder.
-        separator: of token files without an index (nanoGPT, llm.c): the number of the token that
+        separator: for token files without an index (nanoGPT, llm.c): the number of the token that
             ends each document. All tokens are read once to find the documents. None: each file is
             one document.
-        partitions: of packed data, tars and folders behind a URL: into how many parts a shuffle by
+        partitions: for packed data, tars and folders behind a URL: into how many parts a shuffle by
             windows divides the data. Each part is read by one node (docs/distributed.md). None: one
             per node of torchrun or Slurm.
 

@@ -75,7 +75,7 @@ class TokenPad(Rows, View):
     The object can be used from several threads.
 
     Args:
-        dataset: packed dataset with the documents: a path or URL, which is opened; an open dataset;
+        dataset: packed documents, or token files: a path or URL, which is opened; an open dataset;
             or a torch Subset or ConcatDataset of open datasets.
         max_length: maximum number of tokens of a document; the rest is cut off.
         field: name of the field of tokens; None for the only one.

@@ -44,7 +44,7 @@ class TokenWindows(Rows, View):
     batch.
 
     "contiguous" windows follow one another in the documents of a shard, which are read as one long
-    text. Fewer than `stride` + `length` tokens at the end of a shard are left out. Of a torch
+    text. Tokens at the end of a shard that do not fill a window are left out. Of a torch
     Subset of documents, only its documents are read, and the last token of a document has the
     target `ignore`.
 
@@ -56,7 +56,7 @@ class TokenWindows(Rows, View):
     The object can be used from several threads.
 
     Args:
-        dataset: packed dataset with the documents: a path or URL, which is opened; an open dataset;
+        dataset: packed documents, or token files: a path or URL, which is opened; an open dataset;
             or a torch Subset or ConcatDataset of open datasets.
         length: number of tokens per window.
         field: name of the field of tokens; None for the only one.

@@ -261,8 +261,9 @@ Status ColumnDecoder::read_values(const PageHeader& header, Part values, std::si
     case Encoding::rle_dictionary: {
       const int bits = values.bytes ? values.at[0] : 0;
       if (bits > kMostBits) return corrupt("its indices have more than 32 bits");
-      if (!valid) return Status::okay();
+      // Also if it has no values, as in pyarrow: the type of the dictionary's page may be damaged.
       if (!has_dictionary_) return corrupt("its dictionary is missing");
+      if (!valid) return Status::okay();
       if (!values.bytes) return corrupt("its values are cut off");
       if (!look_up(values.at + 1, values.at + values.bytes, bits, valid, dictionary_.at, entries_,
                    chunk_.width, out))

@@ -217,7 +217,7 @@ void read_data(ThriftReader& in, PageHeader& out) {
 }
 
 void read_data_v2(ThriftReader& in, PageHeader& out) {
-  std::int32_t unused = 0;
+  std::size_t unused = 0;
   in.fields(0b1111110, [&](int id, int type) {
     switch (id) {
       case 1:
@@ -225,7 +225,7 @@ void read_data_v2(ThriftReader& in, PageHeader& out) {
       case 2:
         return in.size(type, out.nulls);
       case 3:  // the number of rows
-        return in.number(type, unused);
+        return in.size(type, unused);
       case 4:
         return in.number(type, out.encoding);
       case 5:

@@ -94,6 +94,8 @@ TEST_CASE("what contradicts itself is refused, and says which page") {
   CHECK(code(data_page(2, Encoding::plain, {}, two), 1) == Code::corrupt);
   CHECK(code(data_page(3, Encoding::plain, {}, two), 3) == Code::corrupt);
   CHECK(code(data_page(2, Encoding::rle_dictionary, {}, first), 2) == Code::corrupt);
+  CHECK(code(data_page(2, Encoding::rle_dictionary, run_of(0, 2, 1), {1}), 2, true) ==
+        Code::corrupt);
   CHECK(code(data_page(2, Encoding::delta_binary_packed, {}, two), 2) == Code::unsupported);
   CHECK(code(data_page(2, Encoding::plain, run_of(2, 2, 1), two), 2, true) == Code::corrupt);
   CHECK(code(data_page(2, Encoding::plain, run_of(1, 1, 1), two), 2, true) == Code::corrupt);
@@ -114,6 +116,12 @@ TEST_CASE("what contradicts itself is refused, and says which page") {
   };
   CHECK(code(pages::page(0, 0x7FFFFFFF, two, 5, about(2)), 2) == Code::corrupt);
   CHECK(code(pages::page(0, 8, two, 5, about(-2)), 2) == Code::corrupt);
+  const auto of_version_2 = [](std::int64_t rows) {
+    const auto values = pages::Struct().i32(1, 2).i32(2, 0).i32(3, rows).i32(4, 0);
+    return pages::Struct(values).i32(5, 0).i32(6, 0).boolean(7, false);
+  };
+  CHECK(decode(pages::page(3, 8, two, 8, of_version_2(2)), 2, false).status.ok());
+  CHECK(code(pages::page(3, 8, two, 8, of_version_2(-2)), 2) == Code::corrupt);
   // A bomb: three bytes that say they are two gigabytes.
   const Bytes bomb = pages::page(0, 0x7FFFFFFF, {1, 2, 3}, 5, about(2));
   CHECK(decode(bomb, 2, false, true).status.code == Code::corrupt);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import pickle
@@ -10,9 +11,10 @@ import threading
 import time
 import traceback
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,7 +29,7 @@ from fastio.store import Store, is_remote, join, open_store, split
 from fastio.store.obstore_backend import ObstoreBackend
 from fastio.store.options import Untranslatable, for_fsspec, for_obstore
 from fastio.store.ranges import coalesce, parallel
-from fastio.store.retry import Limits
+from fastio.store.retry import Failed, Limits, attempt
 from tests.children import run_code
 from tests.servers import S3, FaultProxy, http_folder
 
@@ -75,6 +77,15 @@ def bucket(s3: S3, request: pytest.FixtureRequest) -> str:
 def skip_without(backend: str, scheme: str) -> None:
     package = "obstore" if backend == "obstore" else {"http": "aiohttp", "s3": "s3fs"}[scheme]
     pytest.importorskip(package, reason=f"{scheme} through {backend} needs it")
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def sizes(store: Store, prefix: str = "") -> list[tuple[str, int]]:
@@ -215,6 +226,42 @@ def test_no_such_object(web: Store) -> None:
     for call in (web.read, web.size, web.stat):
         with pytest.raises(SourceNotFound, match="/nothing: there is no such object"):
             call("nothing")
+
+
+class Held:
+    """An object that a caller has."""
+
+
+def test_an_error_that_was_caught_keeps_no_variables_of_callers(web: Store) -> None:
+    def look() -> weakref.ref[Held]:
+        held = Held()
+        with suppress(SourceNotFound):
+            web.read("nothing")
+        return weakref.ref(held)
+
+    with no_garbage_collection():
+        assert look()() is None
+
+
+@pytest.mark.parametrize(("failures", "deadline_s"), [(1, 60.0), (2, 60.0), (1000, 0.1)])
+def test_attempts_that_failed_keep_no_variables_of_callers(
+    failures: int, deadline_s: float
+) -> None:
+    calls = iter(range(1000))
+
+    def request(left_s: float) -> int:
+        if next(calls) < failures:
+            raise OSError("broken")
+        return 1
+
+    def call() -> weakref.ref[Held]:
+        held = Held()
+        with suppress(Failed):
+            attempt(request, deadline_s)
+        return weakref.ref(held)
+
+    with no_garbage_collection():
+        assert call()() is None
 
 
 RANGES = [(200_000, 10), (0, 100), (50, 100), (120, 5), (140_000, 0), (299_990, 10), (0, 100)]

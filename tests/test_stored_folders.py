@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import time
 import wave
+import weakref
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -125,6 +127,21 @@ def test_cached_photos_are_recoded(server: ObjectServer, tmp_path: Path) -> None
                     records[int(row)] = image.numpy().copy()
     difference = [np.abs(records[row].astype(int) - plain[row]).mean() for row in plain]
     assert max(difference) < 4
+
+
+def test_a_loader_that_is_dropped_leaves_no_cache_open(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    gc.disable()
+    try:
+        with opened(server, cache=tmp_path / "cache") as dataset:
+            with fastio.Loader(dataset, batch_size=4, transforms=RESIZE) as loader:
+                next(iter(loader))
+            cache = weakref.ref(dataset.cache.folder())
+        del dataset, loader
+        assert cache() is None
+    finally:
+        gc.enable()
 
 
 def test_a_loader_resumes_where_it_was(server: ObjectServer) -> None:

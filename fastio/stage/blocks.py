@@ -9,8 +9,8 @@ are fetched and verified whole; such a block has no bytes besides the shard.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -286,9 +286,18 @@ class Blocks:
         """Lets the dataset read values from staged blocks, if the blocks have them.
 
         Args:
-            staged_path: Returns the path of a block that is on this machine, else None.
+            staged_path: A bound method that returns the path of a block that is on this machine,
+                else None. Neither its object nor this one is kept alive: both refer to the dataset.
         """
-        self.dataset.read_through(partial(self._staged, staged_path))
+        method, me = weakref.WeakMethod(staged_path), weakref.ref(self)
+
+        def staged(rows: Numbers, files: Numbers) -> list[tuple[str, int] | None]:
+            path_of, blocks = method(), me()
+            if path_of is None or blocks is None:  # their loader is gone
+                return [None] * len(rows)
+            return blocks._staged(path_of, rows, files)
+
+        self.dataset.read_through(staged)
 
     def _staged(
         self, staged_path: Callable[[int], str | None], rows: Numbers, files: Numbers

@@ -23,13 +23,11 @@ from fastio.store.retry import (
     SLOWEST_BYTES_PER_S,
     Failed,
     Limits,
-    NoConditionalWrites,
     OtherVersion,
     Permanent,
     Transfers,
-    Unconditional,
     attempt,
-    described,
+    error_of,
 )
 from fastio.store.urls import join, secrets_of
 from fastio.store.versions import Marks, Stamp
@@ -463,21 +461,14 @@ class Store:
         else:
             self._answered = True
             return found
-        # Errors are raised outside of the `except` block, because their `__context__` might contain
-        # secrets.
-        url = without_secrets(join(self._location, name)) if name else self.url
-        if isinstance(problem, OtherVersion):
-            if doing == "written":
-                raise SourceChanged(f"{url} was changed by another process: {problem}")
-            raise SourceChanged(
-                f"{url} was replaced while it was being read: it was {expect} when it was opened, "
-                f"and {problem}. Open it again, and do not write to objects that are being read"
-            )
-        if isinstance(problem, FileNotFoundError):
-            raise SourceNotFound(f"{url}: there is no such object")
-        if isinstance(problem, Unconditional):
-            raise NoConditionalWrites.of(url, described(problem, self._secrets))
-        raise StoreError(f"{url} cannot be {doing}: {described(problem, self._secrets)}")
+        try:
+            # Outside of the `except` block, because the `__context__` might contain secrets.
+            url = without_secrets(join(self._location, name)) if name else self.url
+            raise error_of(url, problem, doing, expect, self._secrets)
+        finally:
+            # It refers to this frame and those of all callers, whose variables would stay until
+            # the garbage collector runs.
+            del problem
 
     def _write(self, name: str, nbytes: int, request: Callable[[Backend, float], None]) -> None:
         self._call(name, request, doing="written", deadline_s=self._deadline_s(nbytes))

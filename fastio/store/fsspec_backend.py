@@ -204,7 +204,8 @@ class FsspecBackend:
 
             return run_in_loop(self._fs.loop, run, timeout=seconds)
         except Exception as error:
-            raise _translated(error, seconds) from None
+            # A frame of fsspec in the traceback refers to the error, and would keep all frames.
+            raise _translated(error.with_traceback(None), seconds) from None
         finally:
             request.close()  # avoids a warning if it was never started
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fastio.errors import StoreError
+from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.lifecycle import new_lock
 from fastio.store.urls import redact
 
@@ -154,6 +154,36 @@ def described(problem: Permanent | Failed, secrets: tuple[str, ...]) -> str:
     return f"{tries}{text}{advice}"
 
 
+def error_of(
+    url: str,
+    problem: FileNotFoundError | Permanent | Failed,
+    doing: str,
+    expect: object,
+    secrets: tuple[str, ...],
+) -> Exception:
+    """Returns the error that tells a user why a request has failed.
+
+    Args:
+        url: The URL of the object, without secrets.
+        problem: Why it has failed.
+        doing: What was to be done, such as "read".
+        expect: The version that was expected.
+        secrets: Words that must not be in the message.
+    """
+    if isinstance(problem, OtherVersion):
+        if doing == "written":
+            return SourceChanged(f"{url} was changed by another process: {problem}")
+        return SourceChanged(
+            f"{url} was replaced while it was being read: it was {expect} when it was opened, "
+            f"and {problem}. Open it again, and do not write to objects that are being read"
+        )
+    if isinstance(problem, FileNotFoundError):
+        return SourceNotFound(f"{url}: there is no such object")
+    if isinstance(problem, Unconditional):
+        return NoConditionalWrites.of(url, described(problem, secrets))
+    return StoreError(f"{url} cannot be {doing}: {described(problem, secrets)}")
+
+
 def attempt(
     request: Callable[[float], T],
     deadline_s: float,
@@ -221,4 +251,8 @@ def attempt(
         elif stop.wait(pause_s):
             break
         note_retry()
-    raise Failed(cause, attempts, time.monotonic() - start) from None
+        del cause  # it refers to this frame and those of all callers
+    try:
+        raise Failed(cause, attempts, time.monotonic() - start) from None
+    finally:
+        del cause

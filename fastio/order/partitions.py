@@ -190,7 +190,8 @@ class PartitionedOrder:
 
     def spans(self, partitions: Iterable[int]) -> Iterator[tuple[int, Indices]]:
         """Yields the windows of partitions, as `ShardOrder.spans`, ordered by their ends."""
-        return merge(*map(self._spans, partitions), key=itemgetter(0))
+        with_rows = (number for number in partitions if number < self.rows)
+        return merge(*map(self._spans, with_rows), key=itemgetter(0))
 
     def _spans(self, number: int) -> Iterator[tuple[int, Indices]]:
         part = self._partition(number)

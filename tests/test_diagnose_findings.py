@@ -97,6 +97,15 @@ def test_too_many_threads() -> None:
     assert first(found).culprit == "threads"
 
 
+def test_the_threads_that_a_loader_has_are_not_advised() -> None:
+    found = bench(
+        {"loader_warm": 800, "loader_cold": 800, "together_warm": 800, "together_cold": 800},
+        threads=(ThreadRate(1, 1500), ThreadRate(2, 2500)),  # a moment when the machine was faster
+        settings={"threads": 2},
+    )
+    assert "num_workers" not in "".join(finding.advice for finding in diagnose(found))
+
+
 def test_slow_copy() -> None:
     found = bench(
         {"together_warm": 1400, "together_cold": 1400},

@@ -85,11 +85,13 @@ def _disk(case: Case) -> dict[str, Any] | None:
 
 
 def _threads(case: Case) -> dict[str, Any] | None:
-    """Returns the fewest threads that come near the best rate, since others leave cores free."""
+    """Returns the fewest threads that come near the best rate; None if the loader has so many."""
     rates = {count: rate for count, rate in case.rates_by_threads.items() if rate}
     if case.threads not in rates:
         return None
     best = min(n for n, rate in rates.items() if rate >= NEAR_THE_BEST * max(rates.values()))
+    if best == case.threads:
+        return None
     counts = ", ".join(f"{rates[count]:,.0f} with {count}" for count in sorted(rates))
     return {
         "best": best,

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from fastio.train.monitor import Monitor
 
 train = typer.Typer(
-    help="Train a model. Under torchrun (torchrun --nproc-per-node 8 -m fastio train ...) every "
-    "process trains on its part of each batch.",
+    help="Train a model on images, text or tables.",
+    epilog="Under torchrun (torchrun --nproc-per-node 8 -m fastio train ...), every process trains "
+    "on its part of each batch.",
     no_args_is_help=True,
 )
 

@@ -102,6 +102,8 @@ def test_a_column_of_paths_goes_by_several_names(folder: Path, column: str) -> N
     ("cells", "field", "value"),
     [
         (["1", "-2", "+3"], Scalar("int64"), 1),
+        (["1 ", "2", "\t3"], Scalar("int64"), 1),
+        (["1 ", "2.5 "], Scalar("float64"), 1.0),
         (["1", "2.5"], Scalar("float64"), 1.0),
         (["1e3", "-.5", "5."], Scalar("float64"), 1000.0),
         (["inf", "1"], Scalar("float64"), math.inf),

@@ -410,6 +410,7 @@ def _cell_kind(text: str) -> str:
     """Returns what a CSV cell looks like: "empty", "text", "int" or "float"."""
     if not text:
         return "empty"
+    text = text.strip()  # or one number with a blank behind it would make words of all numbers
     if _LEADING_ZERO.match(text):
         return "text"
     if _INTEGER.fullmatch(text):

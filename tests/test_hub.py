@@ -158,7 +158,7 @@ def test_images_in_folders_have_their_names_as_classes(tmp_path: Path) -> None:
         assert run(hub, tmp_path, script) == "('cat', 'dog') True"
 
 
-def test_images_in_parquet_are_decoded(tmp_path: Path) -> None:
+def test_images_in_parquet_are_decoded_also_after_load_dataset_cached_them(tmp_path: Path) -> None:
     root = tmp_path / "things"
     cells = []
     for number in range(12):
@@ -169,13 +169,20 @@ def test_images_in_parquet_are_decoded(tmp_path: Path) -> None:
     table = pa.table({"image": cells, "label": list(range(12))})
     pq.write_table(table, root / "data" / "train-00000-of-00001.parquet", row_group_size=4)
     script = (
-        "with fastio.Loader(fastio.open(URL), 4, transforms=[fastio.Resize((4, 4))]) as loader:\n"
-        "    found = [(int(image[0, 0, 0]), int(label)) for batch in loader\n"
-        "        for image, label in zip(batch['image'], batch['label'])]\n"
-        "    print(found == [(n, n) for n in range(12)])\n"
+        "def read():\n"
+        "    steps = [fastio.Resize((4, 4))]\n"
+        "    with fastio.Loader(fastio.open(URL), 4, transforms=steps) as loader:\n"
+        "        return [(int(image[0, 0, 0]), int(label)) for batch in loader\n"
+        "            for image, label in zip(batch['image'], batch['label'])]\n"
+        "print(read() == [(n, n) for n in range(12)])\n"
+        "import datasets\n"
+        f"print(datasets.load_dataset({NAME!r}, split='train').features['image'])\n"
+        "print(read() == [(n, n) for n in range(12)])\n"
     )
     with hub_server(NAME, root) as hub:
-        assert run(hub, tmp_path, script) == "True"
+        before, features, after = run(hub, tmp_path, script).split("\n")
+    assert (before, after) == ("True", "True")
+    assert "Value('binary')" in features
 
 
 def test_the_token_is_sent_to_the_hub_and_not_to_where_it_redirects(hub: Hub) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -192,9 +193,12 @@ def _builder(source: str, options: Options) -> Any:
     name, revision = _repository(source) if remote else (absolute_path(source), None)
     where = _named(source, options)
     try:
-        return datasets.load_dataset_builder(
-            name, options.config, revision=revision, token=given.get("token")
-        )
+        # In the user's cache, a builder finds the features that load_dataset gave the dataset, of
+        # which images that the files do not declare are none.
+        with tempfile.TemporaryDirectory() as cache:
+            return datasets.load_dataset_builder(
+                name, options.config, revision=revision, token=given.get("token"), cache_dir=cache
+            )
     except (datasets.exceptions.DatasetNotFoundError, errors.RepositoryNotFoundError) as error:
         raise DatasetNotFound(
             f"{source}: {_line(error)} A private dataset needs a token: set HF_TOKEN, or run "
@@ -206,7 +210,7 @@ def _builder(source: str, options: Options) -> Any:
         raise _of_value_error(error, source, options) from error
     except (ConnectionError, OSError, errors.HfHubHTTPError) as error:
         raise StoreError(
-            f"{source}: a request to the Hub failed: {_line(error)} Check the network, and "
+            f"{source}: a request to the Hub failed: {_line(error)}. Check the network, and "
             "HF_ENDPOINT if it is set; then open the dataset again"
         ) from error
 

@@ -290,7 +290,7 @@ def test_an_empty_source_with_a_schema_leaves_no_dataset(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("source", [7, None, b"bytes", {"a": 1}, object()])
 def test_what_cannot_be_a_source_is_named(tmp_path: Path, source: Any) -> None:
-    with pytest.raises(PackError, match=f"a {type(source).__name__} "):
+    with pytest.raises(PackError, match=f"of type {type(source).__name__} "):
         pack(source, tmp_path / "out")
 
 

@@ -354,6 +354,22 @@ def test_a_loader_of_the_users_has_the_arguments_that_it_wants(data: Path) -> No
         assert list(next(iter(loader))) == ["x"]
 
 
+def test_images_that_a_pattern_or_a_list_names_are_to_be_given_otherwise(
+    data: Path, tmp_path: Path
+) -> None:
+    files = sorted(map(str, (data / "folder").rglob("*.jpg")))
+    assert files
+    for read in (fastio.open, Loader, lambda pattern: fastio.pack(pattern, tmp_path / "out")):
+        with pytest.raises(
+            fastio.SourceNotFound, match=r"matches no tars or tables; .* by their f"
+        ):
+            read(f"{data}/folder/*/*.jpg")
+    with pytest.raises(fastio.DatasetNotFound, match=r"FolderDataset\.from_samples"):
+        fastio.open(files)
+    with pytest.raises(fastio.DatasetNotFound, match="images and sound files by their folder"):
+        fastio.open(files[0])
+
+
 # --- Who closes what ------------------------------------------------------------------------------
 
 WRONG: dict[str, dict[str, Any]] = {

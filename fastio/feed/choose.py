@@ -268,7 +268,7 @@ def _row_group_feed(request: Request, dataset: Rows, samples: SampleForm) -> Tab
     if request.on_error != "raise" and tables:
         raise ValueError(
             f"on_error={request.on_error!r} applies to single samples, and these tables are "
-            "read by row groups"
+            "read by row groups: leave it out, or pack them (fastio pack)"
         )
     any_order = not sampling.ours or sampling.order == "shuffle" or request.on_error != "raise"
     if request.workers.collate_fn is not None and dataset.memory is None and samples.python:

@@ -268,6 +268,8 @@ def _open_samples(
             )
         if is_remote(src):
             raise DatasetNotFound(why_nothing(src, data))
+        if not os.path.exists(src):
+            raise SourceNotFound(why_nothing(src))
         FolderDataset(src)  # raises what a folder of images would need
     if isinstance(src, (bytes, Mapping)):
         raise PackError(

@@ -446,8 +446,9 @@ def why_nothing(source: Any, options: Options | None = None) -> str:
     source = local_source(source)
     if isinstance(source, (list, tuple)):
         return (
-            "the list is neither one of tars nor one of table files (Parquet, Arrow, CSV, JSONL); "
-            "pack lists of images and other samples (fastio.pack)"
+            "the list is neither one of tars nor one of table files (Parquet, Arrow, CSV, JSONL): "
+            "read image files with fastio.FolderDataset.from_samples([(path, label), ...]), and "
+            "pack other samples (fastio.pack)"
         )
     if isinstance(source, bytes):
         return f"paths are text, and {source!r} is bytes: give os.fsdecode(path)"
@@ -477,12 +478,16 @@ def why_nothing(source: Any, options: Options | None = None) -> str:
             f"{name} has no manifest.arrow, and no tars, table files, images or sound files: check "
             "the URL, or pack the data with `fastio pack SOURCE URL`"
         )
+    others = "give images and sound files by their folder"
     if not os.path.exists(source):
-        return f"{name} does not exist"
+        is_pattern = not set("*?[{").isdisjoint(source)
+        return f"{name} " + (
+            f"matches no tars or tables; {others}" if is_pattern else "does not exist"
+        )
     if not os.path.isdir(source):
         return (
-            f"{name} is a file, but not a tar or a table (Parquet, Arrow, CSV, JSONL); text is "
-            "packed with a tokenizer (fastio pack --tokenizer)"
+            f"{name} is not a tar, a table (Parquet, Arrow, CSV, JSONL) or a token file (.bin): "
+            f"{others}, and pack text with a tokenizer (fastio pack --tokenizer)"
         )
     return (
         f"{name} is not a packed dataset, it has no manifest.arrow; and it has no tars, table "

@@ -154,8 +154,8 @@ class Loader(LikeDataLoader[_Batch]):
         ragged: form of fields whose rows differ in size (lists of table files, arrays with open
             axes, tokens), for all fields or as {field: form}. "list" gives a list of tensors;
             "padded" pads with zeros to the longest row of the batch and adds `NAME_length`
-            (`NAME_shape` if several axes are open); "nested" gives torch's jagged layout; "flat"
-            concatenates the rows and adds `NAME_offsets`. In samples that are tuples the two values
+            (`NAME_shape` unless the field has exactly one open axis); "nested" gives torch's jagged
+            layout; "flat" concatenates the rows and adds `NAME_offsets`. In tuples the two values
             form a tuple. None means "padded" for table files that are not packed, else "list".
             Where samples are delivered one by one (batch_size=None, collate_fn), each has a tensor
             of its own.

@@ -107,6 +107,18 @@ def test_arrays_without_a_declared_shape(packed: Path, form: Any) -> None:
         check(loader, "boxes", [boxes(n) for n in range(40)], form)
 
 
+def test_arrays_without_a_declared_shape_have_the_same_fields_in_every_batch(
+    tmp_path: Path,
+) -> None:
+    rows = [np.ones((2,) * (1 + n // 2), np.int32) for n in range(4)]  # of one axis, then of two
+    with fastio.Writer(tmp_path / "p", fastio.Schema({"a": fastio.Array("int32")})) as writer:
+        for row in rows:
+            writer.write({"a": row})
+    with Loader(tmp_path / "p", 2, ragged="padded") as loader:
+        shapes = [batch["a_shape"].tolist() for batch in loader]
+    assert shapes == [[[2], [2]], [[2, 2], [2, 2]]]
+
+
 def test_several_variable_axes_are_lists_or_padded(packed: Path) -> None:
     rows = [volume(n) for n in range(40)]
     for form in ("list", "padded"):
@@ -145,7 +157,8 @@ def test_samples_one_by_one_are_tensors(packed: Path, spectrograms: Rows) -> Non
 
 def test_tuples_have_the_sizes_beside_the_values(tmp_path: Path) -> None:
     rows = [np.arange(n, dtype=np.uint16) for n in range(5)]
-    schema = fastio.Schema({"x": fastio.Array("uint16"), "y": fastio.Scalar("int64")}, "tuple")
+    fields = {"x": fastio.Array("uint16", (None,)), "y": fastio.Scalar("int64")}
+    schema = fastio.Schema(fields, "tuple")
     fastio.pack([(row, n) for n, row in enumerate(rows)], tmp_path / "t", schema=schema)
     with Loader(tmp_path / "t", 5, ragged="padded") as loader:
         (x, lengths), y = next(iter(loader))

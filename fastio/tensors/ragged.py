@@ -41,8 +41,8 @@ def ragged_parts(
 
     Returns:
         The field under its name, followed by:
-        "padded": `NAME_length`, int64 (n,), where only one axis is open; else `NAME_shape`, int64
-        (n, axes).
+        "padded": `NAME_length`, int64 (n,), if the field has exactly one open axis; else
+        `NAME_shape`, int64 (n, axes).
         "flat": `NAME_offsets`, int64 (n + 1,): row i is [offsets[i], offsets[i + 1]) of the open
         axis.
         "list" and "nested": nothing.
@@ -56,7 +56,7 @@ def ragged_parts(
             return {name: nested(values, offsets, batch.axis + 1)}
         return {name: values, name + OFFSETS_SUFFIX: offsets}
     assert not isinstance(batch.shapes, list)
-    if batch.shapes.shape[1] == 1 or batch.declared:
+    if batch.declared:  # not what this batch happens to have: all batches have the same fields
         return {name: values, name + LENGTH_SUFFIX: torch.from_numpy(batch.lengths)}
     return {name: values, name + SHAPE_SUFFIX: torch.from_numpy(batch.shapes)}
 

@@ -155,6 +155,16 @@ def test_clear_of_one_dataset_leaves_the_other(folder: Path) -> None:
     assert warm(URLS[0], folder).complete
 
 
+def test_clear_takes_the_relative_path_of_local_data(
+    folder: Path, other: CacheFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = other.source(str(Path("photos").absolute()), "1" * 16, 30, 7, 1000)
+    other.claim(source, {0: 10})
+    assert other.store(source, 0, [b"0123456789"])
+    assert run_json("clear", folder, "--dataset", "photos/")["pieces"] == 1
+
+
 def test_clear_of_an_unknown_dataset_names_those_that_are_there(folder: Path) -> None:
     code, _, error = run("clear", folder, "--dataset", "s3://elsewhere")
     assert code == 1

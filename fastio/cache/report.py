@@ -22,6 +22,7 @@ from fastio.cache.members import is_alive, members
 from fastio.errors import CacheError
 from fastio.runtime.ahead import in_order
 from fastio.shown import without_secrets
+from fastio.store.urls import absolute_path
 
 _READERS = 4
 # Indexes of tars and of JPEG files are stored as sources without rows and bytes.
@@ -204,11 +205,15 @@ def _datasets(db: Connection) -> list[CachedDataset]:
 
 def clear(folder: CacheFolder, url: str | None = None) -> Removed:
     """Deletes all pieces, or those of one dataset; CacheError if there are none of it."""
+    # Local data is known by its absolute path.
+    names = (
+        {} if url is None else {without_secrets(n).rstrip("/") for n in (url, absolute_path(url))}
+    )
     with folder.index.reading() as db:
         sources = [
             (number, key)
             for number, key, of in db.execute("SELECT id, key, url FROM sources").fetchall()
-            if url is None or of.rstrip("/") == without_secrets(url).rstrip("/")
+            if url is None or of.rstrip("/") in names
         ]
         if url is not None and not sources:
             there = sorted({u for (u,) in db.execute("SELECT url FROM sources").fetchall()})

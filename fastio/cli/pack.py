@@ -67,8 +67,8 @@ def pack(given: Given, quiet: bool = False, ray: str | None = None) -> Output:
     src, text = given.pop("src"), given["tokenizer"] is not None
     if len(src) > 1 and not text and find(src) is None:
         raise BadParameter(
-            f"there are {len(src)} sources ({src[0]}, {src[1]}, ...): only tars, tables, and "
-            "text with --tokenizer can have more than one"
+            f"there are {len(src)} sources ({src[0]}, {src[1]}{', ...' * (len(src) > 2)}): only "
+            "tars, tables, and text with --tokenizer can have more than one"
         )
     source = src if len(src) > 1 else src[0]
     if ray is None:

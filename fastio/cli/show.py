@@ -127,7 +127,7 @@ def _check_out(out: Path, tokenizer: str | None) -> None:
 def _image_field(dataset: Rows) -> str:
     fields = dataset.schema.pictured
     if not fields:
-        raise SchemaError(f"{dataset.path} has no images to show")
+        raise SchemaError(f"{dataset.path} has no images to show: leave out --out to print tokens")
     return fields[0]
 
 
@@ -210,7 +210,9 @@ def _tokens(dataset: Rows, rows: list[int], tokenizer: str | None) -> Output:
             param_hint="--out",
         )
     if not dataset.schema.token_fields:
-        raise SchemaError(f"{dataset.path} has neither images nor tokens to show")
+        raise SchemaError(
+            f"{dataset.path} has neither images nor tokens to show; `fastio info` describes it"
+        )
     encoder = None if tokenizer is None else open_encoder(tokenizer, "none")
     documents = dataset.gather(dataset.schema.token_fields[0], np.array(rows, np.int64))
     lines, values = [], []

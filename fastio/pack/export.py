@@ -164,7 +164,10 @@ def _prepare(folder: Path, dataset: Dataset, overwrite: bool) -> None:
 def _image_field(dataset: Dataset, name: str | None) -> str:
     fields = dataset.schema.image_fields
     if not fields:
-        raise PackError(f"{dataset.path} has no images to export")
+        raise PackError(
+            f"{dataset.path} has no images to export to a folder; tars take all fields: "
+            "to='webdataset' (--to webdataset)"
+        )
     if name is None and len(fields) > 1:
         raise PackError(
             f"{dataset.path} has the image fields {', '.join(fields)}; choose one with field "

@@ -156,5 +156,5 @@ def test_a_sampler_s_key_that_is_no_integer_is_an_error_as_for_a_list(key: Any) 
 
 
 def test_a_sampler_that_leaves_the_dataset_is_an_error() -> None:
-    with pytest.raises(IndexError, match="row outside"):
+    with pytest.raises(IndexError, match="gave row 4, but the dataset has 4 rows"):
         list(follow([[0, 4]], rows=4))

@@ -205,10 +205,8 @@ def _datasets(db: Connection) -> list[CachedDataset]:
 
 def clear(folder: CacheFolder, url: str | None = None) -> Removed:
     """Deletes all pieces, or those of one dataset; CacheError if there are none of it."""
-    # Local data is known by its absolute path.
-    names = (
-        {} if url is None else {without_secrets(n).rstrip("/") for n in (url, absolute_path(url))}
-    )
+    given = () if url is None else (url, absolute_path(url))  # as local data is known
+    names = {without_secrets(name).rstrip("/") for name in given}
     with folder.index.reading() as db:
         sources = [
             (number, key)

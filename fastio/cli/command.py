@@ -74,7 +74,7 @@ STANDARD = {
     "dtypes": Written(
         "dtype",
         "NAME=DTYPE",
-        "For example label=float32. May be repeated.",
+        "May be repeated.",
         many=True,
         parse=parse_pairs,
     ),

@@ -44,6 +44,7 @@ _WRITTEN = {
         parse=parse_conditions,
     ),
     "max_unzipped_bytes": Written("max-unzipped", "SIZE", "For example 1GiB.", parse=parse_size),
+    "dtypes": replace(STANDARD["dtypes"], syntax="For example label=float32. May be repeated."),
     "tokenizer": Written(metavar="bytes|NAME|FILE"),
     "separator": Written(metavar="auto|none|TOKEN|NUMBER", parse=_separator),
     "ray": Written(metavar="auto|ADDRESS|local"),

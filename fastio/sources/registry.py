@@ -317,7 +317,8 @@ def describe(
             Face's save_to_disk.
         storage_options: Options of the file system of a URL, such as keys and endpoint.
         version: Number of a version of a packed dataset (default: the newest).
-        dtypes: Of token files without a header (nanoGPT): the dtype of the field tokens.
+        dtypes: For token files without a header (nanoGPT): dtype, such as tokens=uint16. In Python
+            {"tokens": "uint16"}.
         split: Name of the split of data with the layout of the Hugging Face Hub, if it has several.
         config: Name of its configuration, if it has several.
 
@@ -357,7 +358,8 @@ def check(
             (default: about 179 million).
         storage_options: Options of the file system of a URL, such as keys and endpoint.
         version: Number of a version of a packed dataset (default: the newest).
-        dtypes: Of token files without a header (nanoGPT): the dtype of the field tokens.
+        dtypes: For token files without a header (nanoGPT): dtype, such as tokens=uint16. In Python
+            {"tokens": "uint16"}.
         split: Name of the split of data with the layout of the Hugging Face Hub, if it has several.
         config: Name of its configuration, if it has several.
         roots: For a save_to_disk directory: other folders, besides its own, in which the files that

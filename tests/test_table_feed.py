@@ -8,6 +8,7 @@ import json
 import pickle
 import re
 import threading
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -655,6 +656,24 @@ def test_a_file_that_changes_under_a_loader_is_noticed(tmp_path: Path) -> None:
 
 def table_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("fastio-table")]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_dropped_loader_leaves_nothing(tmp_path: Path, damaged: bool) -> None:
+    path = damaged_table(tmp_path)
+    if damaged:
+        damage(Path(path), 0)
+
+    def use() -> weakref.ref[Loader]:
+        batches = loader(path, 100)
+        with contextlib.suppress(ShardCorrupt):
+            next(iter(batches))
+        return weakref.ref(batches)
+
+    dropped = use()
+    gc.collect()
+    assert dropped() is None
+    assert not table_threads()
 
 
 def test_close_and_dropping_an_iterator_end_the_threads(parquet: str) -> None:

@@ -78,7 +78,7 @@ def at_exit(method: Callable[[], object]) -> None:
     """
     # The method is kept: if another thread dropped its object while `weakref` goes through all
     # finalizers at the exit, it would remove the object's own from them meanwhile.
-    call = _weakly(method, called=_ended)
+    call = weakly(method, called=_ended)
     atexit.register(call)
     cancel = weakref.finalize(method.__self__, atexit.unregister, call)  # type: ignore[attr-defined]
     # At the exit, `finalize` must not unregister the call before the call has run.
@@ -91,7 +91,7 @@ def after_fork(method: Callable[[], object]) -> None:
     Args:
         method: A bound method. Its object is not kept alive before the exit.
     """
-    os.register_at_fork(after_in_child=_weakly(method))
+    os.register_at_fork(after_in_child=weakly(method))
 
 
 def hold_while_forking(lock: threading.RLock, before: Callable[[], object] | None = None) -> None:
@@ -105,7 +105,7 @@ def hold_while_forking(lock: threading.RLock, before: Callable[[], object] | Non
         before: A bound method that is called with the lock before each fork, as long as its object
             exists; None: nothing is called. It must not raise.
     """
-    _held_at_forks[lock] = (lambda: None) if before is None else _weakly(before)
+    _held_at_forks[lock] = (lambda: None) if before is None else weakly(before)
 
 
 def _hold_locks() -> None:
@@ -131,7 +131,7 @@ os.register_at_fork(
 )
 
 
-def _weakly(method: Callable[[], object], called: list[object] | None = None) -> Callable[[], None]:
+def weakly(method: Callable[[], object], called: list[object] | None = None) -> Callable[[], None]:
     """Returns a function that calls a bound method if its object still exists.
 
     Args:

@@ -25,7 +25,7 @@ from fastio.order.sampling import Ranks, Sampling
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor, OrderState
 from fastio.runtime.cores import local_ranks
-from fastio.runtime.lifecycle import at_exit
+from fastio.runtime.lifecycle import at_exit, weakly
 from fastio.runtime.memory import available_memory
 from fastio.runtime.sizes import size_in_bytes
 from fastio.sources.table.direct import RowGroup, TableDataset
@@ -193,8 +193,9 @@ class TableFeed(Feed):
             self._stats,
         )
         batches = Batches(run, partial(self._host_batch, share, cursor.epoch, ranks))
-        # The threads refer to the run, so it would never be garbage itself.
-        weakref.finalize(batches, run.close).atexit = False
+        # The threads refer to the run, so it would never be garbage itself. Without threads, it may
+        # be: the error of a run that has failed refers to the batches.
+        weakref.finalize(batches, weakly(run.close)).atexit = False
         # At the exit of the interpreter, `close_soon` is called instead of the finalizer: daemon
         # threads must have ended by then, and a read that hangs must not delay the exit.
         at_exit(run.close_soon)

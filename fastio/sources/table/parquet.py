@@ -53,8 +53,10 @@ def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
     try:
         with pa_parquet.ParquetFile(_Unread(nbytes), metadata=metadata, pre_buffer=True) as file:
             file.read_row_groups(groups, use_threads=False)
-    except _Reached:
-        pass  # all descriptions were looked at
+    except _Reached as reached:  # all descriptions were looked at
+        # pyarrow's reader keeps the error. Its traceback refers to the reader and to all callers,
+        # which is a cycle that the garbage collector does not see.
+        reached.__traceback__ = None
     except NotImplementedError:
         pass  # a column that pyarrow has no type for, which nobody need ask for
 

@@ -98,10 +98,11 @@ def open_loader(source: Any, *args: Any, view: Any = None, **options: Any) -> fa
 
 
 def give_memory(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
-    """Makes the machine one with so much free memory, in whole KiB, whichever module asks."""
+    """Makes the machine one with so much memory, in whole KiB, all free, whichever module asks."""
     told = SimpleNamespace(read_text=lambda: f"MemAvailable: {nbytes >> 10} kB")
     monkeypatch.setattr(memory, "_MEMINFO", told)
     monkeypatch.setattr(memory, "_CGROUPS", ())
+    monkeypatch.setattr(memory, "total_memory", lambda: nbytes)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import mmap
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fastio.order.order import Order
 from fastio.order.plan import Plan
 from fastio.order.sampling import Ranks
 from fastio.packed import comparisons
+from fastio.runtime import memory
 from fastio.stage import shuffling
 from tests.support import give_memory, open_loader, until
 from tests.token_support import Padding, Windows
@@ -149,6 +151,20 @@ def test_an_epoch_goes_on_where_it_stopped(table: Path) -> None:
     with Loader(table, 200, shuffle=True, seed=0) as loader:
         loader.load_state_dict(state)
         seen += [row for batch in loader for row in check(batch)]
+    assert sorted(seen) == list(range(ROWS))
+
+
+def test_ranks_have_one_order_however_much_memory_is_free_when_they_start(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shuffling, "_BLOCK_BYTES", BLOCK_BYTES)
+    seen: list[int] = []
+    for rank, free in enumerate((1 << 40, ROWS * ROW_BYTES // 3, ROWS * ROW_BYTES // 9)):
+        told = SimpleNamespace(read_text=lambda free=free: f"MemAvailable: {free >> 10} kB")
+        monkeypatch.setattr(memory, "_MEMINFO", told)
+        with Loader(table, 512, shuffle=True, seed=0, rank=rank, world_size=3) as loader:
+            for batch in loader:
+                seen += check(batch)[: loader.batch.valid]
     assert sorted(seen) == list(range(ROWS))
 
 

@@ -85,7 +85,7 @@ def test_a_table_that_memory_cannot_hold_is_shuffled_by_windows(
     assert how.block * how.window < len(table)
     assert how.sentence() == (
         f"rows are shuffled within windows of {how.window:,} blocks of {how.block:,} rows: the "
-        "table is larger than the available memory"
+        "table is larger than the memory"
     )
     asked = Sampling(16, order="shuffle")
     assert place(table, monkeypatch, 0.5, asked)[0] == asked

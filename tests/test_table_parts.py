@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 import fastio
 from fastio import StateMismatch
+from fastio.runtime import memory
 
 ROWS, GROUP = 60, 7
 PICKED = [59, 3, *range(30, 10, -1), 3, -2]
@@ -136,3 +138,24 @@ def test_tables_of_several_kinds_are_joined(opened: Any, tmp_path: Path) -> None
                 told, found = list(loader.sampler), xs(loader)
                 assert found == [joined[row]["x"] for row in told]
                 assert sorted(told) == list(range(len(joined)))
+
+
+def test_ranks_have_one_order_however_much_memory_is_free_when_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, path = 400_000, tmp_path / "t.parquet"  # several times as much as the least memory
+    parquet.write_table(pa.table({"x": range(count)}), path, row_group_size=10_000)
+    seen: list[int] = []
+    states = []
+    for rank, free in enumerate((1 << 40, 1 << 24)):
+        told = SimpleNamespace(read_text=lambda free=free: f"MemAvailable: {free >> 10} kB")
+        monkeypatch.setattr(memory, "_MEMINFO", told)
+        how: dict[str, Any] = {"shuffle": True, "seed": 0, "rank": rank, "world_size": 2}
+        part = Subset(fastio.open(path), range(count))
+        with fastio.Loader(part, 5000, **how) as loader:
+            for batch in loader:
+                seen += batch["x"].tolist()[: loader.batch.valid]
+        with fastio.Loader(path, 5000, **how) as loader:
+            states.append(loader.state_dict()["order"])
+    assert sorted(seen) == list(range(count))
+    assert states[0] == states[1]

@@ -52,6 +52,16 @@ def total_memory() -> int:
     return total
 
 
+def nominal_memory() -> int:
+    """Returns the size in bytes of this machine's memory, rounded down to four binary digits.
+
+    Ranks that share an epoch must choose the same order. Unlike the available memory, this size is
+    the same for all ranks on machines of one kind, at any time.
+    """
+    total = total_memory()
+    return total >> (digits := max(0, total.bit_length() - 4)) << digits
+
+
 def huge_page_share(files: Iterable[str | os.PathLike[str]]) -> float:
     """Returns the part of the mapped memory of files that this process has as huge pages.
 

@@ -211,8 +211,8 @@ def open(
             expression of pyarrow.dataset. The rows are counted when a Loader is made, by reading
             the filter's columns of the row groups that statistics do not rule out.
         memory: for the same data: bytes, or a string such as "512MiB", that a Loader may use to
-            shuffle and decode. None: an eighth of the memory that is available, at most 1 GiB; for
-            tables with images, 512 MiB.
+            shuffle and decode. None: an eighth of the machine's memory, divided by the ranks on it,
+            at most 1 GiB; for tables with images, 512 MiB.
         resident: for a packed table (no images): copy it to memory, whose huge pages can make
             shuffled reads faster. The ranks of a job on one machine share a copy. None: copy it
             after the first epoch if it is shuffled, takes at most half of the memory that is

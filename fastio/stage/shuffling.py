@@ -45,7 +45,7 @@ from fastio.order.sampling import Sampling
 from fastio.order.shuffling import Granularity, Reason, Shuffling, ShufflingKind
 from fastio.packed import Dataset
 from fastio.packed.rows import Rows
-from fastio.runtime.memory import available_memory, total_memory
+from fastio.runtime.memory import available_memory, nominal_memory, total_memory
 from fastio.runtime.sizes import size_in_bytes
 from fastio.sources import MediaTable, Remote
 
@@ -301,13 +301,14 @@ def place_table(
     if resident is None:
         scattered = not sampling.ours or sampling.mode == "shuffle"
         resident = None if scattered and _WORTH_BYTES <= nbytes <= room else False
-    # Rows need no windows if a copy in memory was requested, or if the page cache holds the whole
-    # table.
-    if resident or nbytes <= room * _SHARE:
+    # Rows need no windows if a copy in memory was requested, or if the page cache can hold all of
+    # the table. The memory that is available now differs between ranks, which need the same order.
+    memory = nominal_memory()
+    if resident or nbytes <= memory:
         return sampling, resident
     if sampling.mode == "shuffle" and sampling.order == "auto":
         block = max(1, _BLOCK_BYTES * rows // nbytes)
-        window = min(_MOST_BLOCKS, max(2, room // (2 * _BLOCK_BYTES)))
+        window = min(_MOST_BLOCKS, max(2, memory // (4 * _BLOCK_BYTES)))
         sampling = _with(sampling, "window", "memory", block=block, window=window)
     return sampling, resident
 

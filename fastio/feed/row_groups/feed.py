@@ -26,7 +26,7 @@ from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor, OrderState
 from fastio.runtime.cores import local_ranks
 from fastio.runtime.lifecycle import at_exit, weakly
-from fastio.runtime.memory import available_memory
+from fastio.runtime.memory import nominal_memory
 from fastio.runtime.sizes import size_in_bytes
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import KEPT_SUFFIX
@@ -47,14 +47,15 @@ def table_memory(memory: int | str | None) -> int:
     """Returns the memory in bytes that a feed of tables may take.
 
     Args:
-        memory: A size in bytes, or text such as "512MiB". If None, an eighth of the memory that is
-            available now, divided by the number of ranks on this machine, at most 1 GiB.
+        memory: A size in bytes, or text such as "512MiB". If None, an eighth of `nominal_memory`,
+            divided by the number of ranks on this machine, at most 1 GiB. Windows depend on it, so
+            it must be the same for all ranks.
 
     Raises:
         ValueError: If it is not a size, or less than 1 MiB.
     """
     if memory is None:
-        return max(_LEAST_BYTES, min(_MOST_BYTES, available_memory() // (8 * local_ranks())))
+        return max(_LEAST_BYTES, min(_MOST_BYTES, nominal_memory() // (8 * local_ranks())))
     try:
         nbytes = size_in_bytes(memory)
     except ValueError as error:

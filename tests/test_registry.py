@@ -322,6 +322,23 @@ def test_an_option_of_data_given_to_a_loader_is_told_the_line_to_write(option: s
 
 
 @pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            {"shuffle": True},
+            r"goes there: fastio\.Loader\(fastio\.open\(source\), shuffle=\.\.\.\)",
+        ),
+        ({"column": ["a"]}, r"open\(\) has no argument column: did you mean columns\?"),
+    ],
+)
+def test_an_argument_that_open_does_not_have_is_told_where_it_belongs(
+    data: Path, option: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        fastio.open(data / "packed", **option)
+
+
+@pytest.mark.parametrize(
     ("name", "value", "line"),
     [
         ("threads", "auto", "fastio.Loader(source, num_workers='auto')"),

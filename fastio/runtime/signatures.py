@@ -1,11 +1,16 @@
-"""The parameters of functions that users have written, whatever their annotations are."""
+"""The parameters of functions: of users' own, whatever their annotations are, and unknown names."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _OPTIONS: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
@@ -30,3 +35,26 @@ def parameters(
         TypeError, ValueError: They are not known, as for some built-in functions.
     """
     return inspect.signature(function, follow_wrapped=follow_wrapped, **_OPTIONS).parameters
+
+
+def elsewhere(advice: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Has a function say what to do with an argument that it does not have.
+
+    Args:
+        advice: what to do, unless the name is nearly that of a parameter. {name} is the name.
+    """
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        known = list(inspect.signature(function).parameters)
+
+        @wraps(function)
+        def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            for name in kwargs.keys() - set(known):
+                like = get_close_matches(name, known, 1, 0.8)
+                what = f"did you mean {like[0]}?" if like else advice.format(name=name)
+                raise TypeError(f"{function.__name__}() has no argument {name}: {what}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate

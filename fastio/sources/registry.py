@@ -16,6 +16,7 @@ from typing import Any, Literal
 from fastio.cache import Cache
 from fastio.errors import DatasetNotFound, FastioError, OptionError, SourceNotFound
 from fastio.packed.rows import Rows
+from fastio.runtime.signatures import elsewhere
 from fastio.shown import without_secrets
 from fastio.sources.base import COMMON, Findings, Found, Kind, Options, Progress
 from fastio.sources.corpus.kind import TOKEN_FILES
@@ -152,6 +153,7 @@ def open_found(found: Found) -> Rows:
     return dataset
 
 
+@elsewhere("an argument of a Loader goes there: fastio.Loader(fastio.open(source), {name}=...)")
 def open(
     source: Any,
     *,

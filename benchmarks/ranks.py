@@ -39,7 +39,7 @@ def make(folder: Path, megabytes: int) -> Path:
     with pa.OSFile(str(source), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table, max_chunksize=1 << 16)
     path = folder / "packed"
-    fastio.pack(source, path, shard_size=f"{megabytes // 16}MiB", progress=False)
+    fastio.pack(source, path, shard_size=(megabytes << 20) // 16, progress=False)
     source.unlink()
     return path
 

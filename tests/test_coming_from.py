@@ -16,6 +16,7 @@ import torch
 
 import fastio
 from tests.pictures import jpeg
+from tests.support import torchvision_first
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming_from.md"
 COUNT = 80
@@ -62,6 +63,7 @@ def write_lmdb() -> None:
 
 
 def write_mds() -> None:
+    torchvision_first()
     streaming = pytest.importorskip("streaming")
     write_files()  # Streaming copies the files of images that were opened by their names
     columns = {"image": "jpeg", "label": "int"}

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -65,14 +65,15 @@ def photo_parser(description: str | None) -> argparse.ArgumentParser:
 def console() -> Console:
     """Prints figures; into a file, lines of a width that holds the tables."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=120)
+    return found if found.is_terminal else Console(highlight=False, width=160)
 
 
 def new_table(*heads: str) -> Table:
-    """A table of names, on the left, and figures."""
+    """A table of names, on the left, and figures, of which a narrow terminal cuts none off."""
     table = Table()
     for index, head in enumerate(heads):
-        table.add_column(head, justify="right" if index else "left", no_wrap=index == 0)
+        side: Literal["left", "right"] = "right" if index else "left"
+        table.add_column(head, justify=side, no_wrap=index == 0, overflow="fold")
     return table
 
 

@@ -88,3 +88,4 @@ def test_a_benchmark_starts_and_finishes(name: str, photos: Path, tmp_path: Path
     judged = script in JUDGES and done.stderr.startswith(JUDGES[script])
     assert done.returncode == 0 or judged, done.stderr
     assert done.stdout.strip()
+    assert "…" not in done.stdout  # figures that were cut off

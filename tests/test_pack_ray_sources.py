@@ -241,3 +241,11 @@ def test_tasks_have_the_name_of_the_source(tmp_path: Path) -> None:
     fastio.pack(TaskNames(), tmp_path / "out", shard_size=100, engine="ray")
     with fastio.open(tmp_path / "out") as dataset:
         assert set(dataset) == {"fastio pack TaskNames"}
+
+
+def test_a_dataset_of_ray_data_without_rows_is_an_error(tmp_path: Path) -> None:
+    from ray.data import from_arrow
+
+    empty = from_arrow(pa.table({"x": [1]})).filter(lambda row: False)
+    with pytest.raises(fastio.PackError, match=r"there is nothing to pack: .*Dataset has no rows"):
+        fastio.pack(empty, tmp_path / "out", engine="ray")

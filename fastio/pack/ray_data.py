@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fastio.errors import SchemaError
+from fastio.errors import PackError, SchemaError
 from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.reading import (
     Batches,
@@ -42,6 +42,7 @@ class RayTable(Table):
         dataset: The dataset.
 
     Raises:
+        PackError: It has no rows.
         SchemaError: Its blocks have different columns.
     """
 
@@ -54,9 +55,11 @@ class RayTable(Table):
         # Rows are counted in tasks, so that blocks are not sent to this machine.
         found: list[tuple[int, int, pa.Schema]] = ray.get([count.remote(ref) for ref in refs])
         filled = [(ref, *about) for ref, about in zip(refs, found, strict=True) if about[0]]
+        if not filled:
+            raise PackError(f"there is nothing to pack: {self.name} has no rows")
         self._blocks = [(ref, rows) for ref, rows, _, _ in filled]
         self._sizes = [nbytes for _, _, nbytes, _ in filled]
-        schemas = [schema for _, _, _, schema in filled] or [pa.schema([])]
+        schemas = [schema for _, _, _, schema in filled]
         self.schema = schemas[0]
         for number, schema in enumerate(schemas):
             if schema != self.schema:

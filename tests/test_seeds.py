@@ -22,7 +22,8 @@ from fastio import Loader, RandomResizedCrop
 from fastio.feed import seeds
 from fastio.order import sampling
 from tests.children import run_together
-from tests.support import flat
+from tests.servers import http_folder
+from tests.support import flat, numbered_folder
 
 ROWS = 22
 CROPS = {"image": [RandomResizedCrop(6)]}
@@ -518,7 +519,33 @@ torch.distributed.destroy_process_group()
 """
 
 
-def two_ranks(script: str, tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+_BUDGETS = """
+import json, os, sys
+import torch
+import torch.distributed
+import fastio
+
+rank, store, url = int(os.environ["RANK_OF_TEST"]), sys.argv[1], sys.argv[2]
+torch.distributed.init_process_group(
+    "gloo", store=torch.distributed.FileStore(store, 2), rank=rank, world_size=2
+)
+budget = [64 << 20, 1 << 15][rank]  # the data has 40 KB
+data = fastio.open(url, cache=fastio.Cache(f"{store}-{rank}", budget), partitions=1)
+found = []
+resize = {"image": [fastio.Resize((8, 8))]}
+options = {"shuffle": True, "seed": SEED, "distributed": True}
+with data, fastio.Loader(data, 4, transforms=resize, **options) as loader:
+    for _ in range(2):
+        rows = [loader.batch.rows[: loader.batch.valid].tolist() for _ in loader]
+        found.append(sum(rows, []))
+print(json.dumps([rank, found]))
+torch.distributed.destroy_process_group()
+"""
+
+
+def two_ranks(
+    script: str, tmp_path: Path, packed: Path | str, monkeypatch: pytest.MonkeyPatch
+) -> Any:
     """What two processes print that have a rank and a store for their process group."""
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -526,6 +553,19 @@ def two_ranks(script: str, tmp_path: Path, packed: Path, monkeypatch: pytest.Mon
     done = run_together(script, ranks, tmp_path / "store", packed)
     assert done.returncode == 0, done.stderr
     return [found for _, found in sorted(map(json.loads, done.stdout.splitlines()))]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_ranks_whose_caches_differ_in_size_read_each_row_once(
+    seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fastio.pack(numbered_folder(tmp_path / "photos", (50, 50)), tmp_path / "web" / "packed")
+    with http_folder(tmp_path / "web") as url:
+        epochs = two_ranks(
+            _BUDGETS.replace("SEED", str(seed)), tmp_path, f"{url}/packed", monkeypatch
+        )
+    for one, other in zip(*epochs, strict=True):
+        assert sorted(one + other) == list(range(100))
 
 
 def test_ranks_whose_loaders_stand_at_different_places_agree_on_each_one_s_seed(

@@ -239,6 +239,12 @@ class Feed(ABC):
         """
         return self.sampling.rows(self.epoch_rows(), cursor, ranks)
 
+    @property
+    def order_varies(self) -> bool:
+        """Whether the order depends on the room in the cache, which differs between nodes."""
+        how = self.sampling.shuffling
+        return self.sampling.ours and how.fetched_by == "node" and how.granularity == "block"
+
     def order(self, ranks: Ranks) -> OrderState:
         """Returns the values besides the seed on which the order of an epoch depends.
 

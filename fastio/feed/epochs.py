@@ -12,9 +12,10 @@ from fastio.errors import StateMismatch, warn
 from fastio.feed.base import Feed
 from fastio.feed.seeds import (
     SamplerGenerator,
-    agreed_seed,
+    agreed,
     draw_seed,
     generator_state,
+    have_group,
     next_seed,
     restore,
     shared_name,
@@ -43,7 +44,7 @@ class Epochs:
         feed, generator: as given; the loader may replace them.
         next: where the next iterator starts.
         ranks: rank and world size that decide the loader's part of each global batch.
-        timeout_s: maximum time to wait for the seed of rank 0, see `agreed_seed`.
+        timeout_s: maximum time to wait for the seed of rank 0, see `agreed`.
         drawn_last: cursor of the iterator that yielded the last batch.
     """
 
@@ -215,8 +216,10 @@ class Epochs:
         if self._name is None:
             feed, sampling = self.feed, self.feed.sampling
             kind, rows = type(feed.dataset).__name__, feed.epoch_rows()
+            # Not the mode, which depends on the cache's budget: `agreed` makes it that of rank 0.
+            how = "in order" if sampling.mode == "sequential" else "shuffled"
             batches = f"batches of {sampling.batch_size}"
-            self._name = shared_name(f"{kind} of {rows} rows, {sampling.mode}, {batches}")
+            self._name = shared_name(f"{kind} of {rows} rows, {how}, {batches}")
         return self._name
 
     def rows(self) -> Iterator[int]:
@@ -276,6 +279,8 @@ class Epochs:
         elif generator is None and own:
             cursor = with_order_seed(cursor, feed.sampling, self.ranks, feed.follows_torch)
         if cursor.seed is not None:
+            if self._name is None and not ahead and feed.order_varies and have_group(self.ranks):
+                self._agreed(cursor.seed)
             return cursor
         if generator is not None or not feed.random:
             return replace(cursor, seed=base or 0)
@@ -284,8 +289,15 @@ class Epochs:
             return replace(cursor, seed=cursor.order_seed if base is None else base)
         seed = next_seed() if base is None else base
         if self.ranks.world_size > 1 and feed.sampling.ours:
-            seed = agreed_seed(seed, self.ranks, self.take_name(), self.timeout_s)
+            seed = self._agreed(seed)
         return replace(cursor, seed=seed)
+
+    def _agreed(self, seed: int) -> int:
+        """Has all ranks use the order of rank 0, and returns its seed."""
+        order = self.feed.order(self.ranks)
+        seed, order = agreed(seed, order, self.ranks, self.take_name(), self.timeout_s)
+        self.feed.adopt_order(order, self.ranks)
+        return seed
 
     def __len__(self) -> int:
         """Returns the number of samples of a whole epoch on this rank."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import time
 import zlib
@@ -20,7 +21,7 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 from fastio.errors import LoaderTimeout, ShardingWarning, StateMismatch, warn
 from fastio.order.orders import Permutation
 from fastio.order.sampling import Ranks, Sampling
-from fastio.order.state import Cursor
+from fastio.order.state import Cursor, OrderState
 from fastio.runtime.nodes import node_count
 from fastio.stage.shuffling import by_generator
 
@@ -253,14 +254,18 @@ def _numbers(what: str) -> Iterator[int]:
     return count(1)
 
 
-def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float) -> int:
-    """Returns the seed of rank 0, which shares it through the store of the process group.
+def agreed(
+    seed: int, order: OrderState, ranks: Ranks, name: str, timeout_s: float
+) -> tuple[int, OrderState]:
+    """Returns the seed and the order of rank 0, which shares them in the process group's store.
 
     Rank 0 never waits; the others wait only until rank 0 has started to iterate. This is not a
     collective operation, so it cannot interfere with other work of the ranks.
 
     Args:
         seed: seed of this process.
+        order: its sizes of blocks and windows, see `Feed.order`. They depend on the cache's budget,
+            and thus on the disk of its node.
         ranks: ranks that share the epoch; more than one.
         name: name of the loader, see `shared_name`.
         timeout_s: maximum time to wait for rank 0; 0 uses the timeout of the process group.
@@ -278,8 +283,8 @@ def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float) -> int:
         )
     key, store = f"fastio/seed/{name}", _store()
     if group.rank == 0:
-        store.set(key, str(seed))
-        return seed
+        store.set(key, json.dumps([seed, dict(order)]))
+        return seed, order
     # Polled, since `store.get` waits in native code: deaf to Ctrl-C, for the timeout of the process
     # group, and with an error that does not say which loader it was.
     limit_s = timeout_s or store.timeout.total_seconds()
@@ -288,12 +293,20 @@ def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float) -> int:
         if time.monotonic() >= ends_s:
             raise LoaderTimeout(
                 f"rank {group.rank} waited {limit_s:g} s for the seed of rank 0, which did not "
-                f"start to iterate over this loader ({name}): iterate on rank 0 too, or pass "
-                "the same seed= on all ranks, so that no rank waits for another"
+                f"start to iterate over this loader ({name}): iterate on rank 0 too. With the "
+                "same seed= on all ranks, no rank waits for another, unless data behind a URL is "
+                "cached: all ranks then use the order of rank 0"
             )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.5)
-    return int(store.get(key))
+    seed, order = json.loads(store.get(key))
+    return seed, order
+
+
+def have_group(ranks: Ranks) -> bool:
+    """Returns whether several ranks share an epoch and have a process group in which to agree."""
+    group = distributed_ranks()
+    return group is not None and 1 < ranks.world_size <= group.world_size
 
 
 def _store() -> Any:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastio
-from fastio import DatasetNotFound, FormatUnsupported, Loader, OptionError, Resize
+from fastio import DatasetNotFound, FormatUnsupported, Loader, OptionError, Resize, StoreError
 from tests.pictures import decoded, png
 
 pytest.importorskip("datasets")
@@ -160,6 +160,21 @@ def test_folders_without_data_and_with_other_files_are_errors(tmp_path: Path) ->
     with pytest.raises(FormatUnsupported, match="reads as 'videofolder'"):
         fastio.open(tmp_path / "video", split="train")
     shutil.rmtree(tmp_path / "video")
+
+
+def test_only_a_request_that_failed_is_an_error_of_the_hub(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: Any, **options: Any) -> Any:
+        raise ConnectionError("the server cannot be reached.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.load_dataset_builder", refused)
+        with pytest.raises(StoreError, match=r"cannot be reached\. Check the network"):
+            fastio.open("hf://datasets/org/things", split="train")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError):
+        fastio.open(numbers, split="train")
 
 
 def test_an_error_does_not_say_that_a_folder_is_empty_that_cannot_be_listed(

@@ -192,27 +192,28 @@ def _builder(source: str, options: Options) -> Any:
         )
     name, revision = _repository(source) if remote else (absolute_path(source), None)
     where = _named(source, options)
-    try:
-        # In the user's cache, a builder finds the features that load_dataset gave the dataset, of
-        # which images that the files do not declare are none.
-        with tempfile.TemporaryDirectory() as cache:
+    # In the user's cache, a builder finds the features that load_dataset gave the dataset, of which
+    # images that the files do not declare are none.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        try:
             return datasets.load_dataset_builder(
                 name, options.config, revision=revision, token=given.get("token"), cache_dir=cache
             )
-    except (datasets.exceptions.DatasetNotFoundError, errors.RepositoryNotFoundError) as error:
-        raise DatasetNotFound(
-            f"{source}: {_line(error)} A private dataset needs a token: set HF_TOKEN, or run "
-            "`hf auth login`"
-        ) from error
-    except (datasets.exceptions.DataFilesNotFoundError, EmptyDatasetError) as error:
-        raise DatasetNotFound(f"{where} has no data files. {_there(source, options)}") from error
-    except ValueError as error:
-        raise _of_value_error(error, source, options) from error
-    except (ConnectionError, OSError, errors.HfHubHTTPError) as error:
-        raise StoreError(
-            f"{source}: a request to the Hub failed: {_line(error)}. Check the network, and "
-            "HF_ENDPOINT if it is set; then open the dataset again"
-        ) from error
+        except (datasets.exceptions.DatasetNotFoundError, errors.RepositoryNotFoundError) as error:
+            raise DatasetNotFound(
+                f"{source}: {_line(error)} A private dataset needs a token: set HF_TOKEN, or run "
+                "`hf auth login`"
+            ) from error
+        except (datasets.exceptions.DataFilesNotFoundError, EmptyDatasetError) as error:
+            there = _there(source, options)
+            raise DatasetNotFound(f"{where} has no data files. {there}") from error
+        except ValueError as error:
+            raise _of_value_error(error, source, options) from error
+        except (ConnectionError, OSError, errors.HfHubHTTPError) as error:
+            raise StoreError(
+                f"{source}: a request to the Hub failed: {_line(error).rstrip('.')}. Check the "
+                "network, and HF_ENDPOINT if it is set; then open the dataset again"
+            ) from error
 
 
 def _of_value_error(

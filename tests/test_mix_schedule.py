@@ -174,6 +174,20 @@ def test_an_epoch_with_a_schedule_needs_a_length(stop: Any) -> None:
         mix({"a": 1, "b": 1}, stop=stop, schedule={9: (1, 2)})
 
 
+@pytest.mark.parametrize(
+    ("sources", "schedule"),
+    [
+        (["https://user:secret@host/x"], None),
+        ({"https://user:secret@host/x": 0, "b": 1}, {9: (0, 1)}),
+        ({"https://user:secret@host/x": 1, "b": 1}, {9: {"b": 1}}),
+    ],
+)
+def test_no_error_shows_the_password_of_a_source(sources: Any, schedule: Any) -> None:
+    with pytest.raises(ValueError, match=r"https://.*host/x") as refused:
+        mix(sources, stop=100, schedule=schedule)
+    assert "secret" not in str(refused.value)
+
+
 def test_a_source_that_never_comes_is_an_error() -> None:
     with pytest.raises(ValueError, match="the weight of b is never above 0"):
         mix({"a": 1, "b": 0}, stop=100, schedule={9: (1, 0)})

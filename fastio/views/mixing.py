@@ -24,6 +24,7 @@ from fastio.order.plan import Plan, PlannedBatch
 from fastio.order.sampling import Sampling
 from fastio.packed.grouping import starts_of
 from fastio.runtime.properties import cached_property
+from fastio.shown import without_secrets
 
 CYCLE = 10_000  # places; weights are rounded to multiples of 1 / CYCLE
 _KEPT_CYCLES = 4
@@ -100,7 +101,8 @@ def mix(
     """
     pairs = list(sources.items() if isinstance(sources, Mapping) else sources)
     if not pairs or not all(isinstance(each, (tuple, list)) and len(each) == 2 for each in pairs):
-        raise ValueError(f"mix needs a weight for each source, {{path: weight, ...}}, got {pairs}")
+        got = without_secrets(str(pairs))
+        raise ValueError(f"mix needs a weight for each source, {{path: weight, ...}}, got {got}")
     given = tuple(source for source, _ in pairs)
     first = _shares([weight for _, weight in pairs], zeros=bool(schedule))
     if stop not in ("all", "first") and (type(stop) is not int or stop < 1):
@@ -118,7 +120,8 @@ def mix(
         raise ValueError(f"the samples of schedule must be ascending, got {starts}")
     for number, source in enumerate(given):
         if not any(weights[number] for weights in (first, *(weights for _, weights in later))):
-            raise ValueError(f"the weight of {source} is never above 0: leave it out of the mix")
+            name = without_secrets(str(source))
+            raise ValueError(f"the weight of {name} is never above 0: leave it out of the mix")
     return Mix(given, first, seed, stop, later)
 
 
@@ -164,9 +167,10 @@ def _numbers(sources: Sequence[Any], weights: Weights, sample: int) -> list[floa
     missing = [source for source in sources if source not in weights]
     if unknown or missing:
         what = "names an unknown source" if unknown else "names no weight for a source"
+        name = without_secrets(str((unknown or missing)[0]))
         raise ValueError(
-            f"schedule {what} from sample {sample} on: {(unknown or missing)[0]}. Give a weight "
-            "for each source of the mix; 0 leaves a source out"
+            f"schedule {what} from sample {sample} on: {name}. Give a weight for each source of "
+            "the mix; 0 leaves a source out"
         )
     return [weights[source] for source in sources]
 

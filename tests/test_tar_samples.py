@@ -184,6 +184,15 @@ def test_values_are_those_of_webdataset(
     assert type(list(own.values())[1]) is type(expected)
 
 
+def test_a_gz_file_of_one_member_takes_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tar(tmp_path / "x.tar", [("a.txt.gz", gzip.compress(b"text") + bytes(9))])
+    with TarDataset(path) as samples:
+        monkeypatch.delattr(gzip, "GzipFile")
+        assert samples[0]["txt_gz"] == "text"
+
+
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", [("a.pkl", b"cos\nsystem\n(S'false'\ntR.")])
     assert TarDataset(path)[0]["pkl"] == b"cos\nsystem\n(S'false'\ntR."

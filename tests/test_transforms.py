@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio import TransformError
 from fastio import transforms as T
+from fastio.transforms.compiled import on_whole_batch
 
 
 def draws(
@@ -194,11 +197,27 @@ def test_the_size_is_known_when_it_does_not_depend_on_the_image(steps: Any, size
         (["flip"], "is neither a transform"),
         ([None], "is neither a transform"),
         ([T.Resize], r"Resize is a class: give an object, as in Resize\(...\)"),
+        ([functools.partial], r"partial is a class: give an object, as in partial\(...\)"),
+        ([torch.nn.Identity], r"Identity is a class: give an object, as in Identity\(...\)"),
     ],
 )
 def test_an_impossible_list_is_an_error(steps: Any, message: str) -> None:
     with pytest.raises(TransformError, match=message):
         T.compile(steps)
+
+
+def test_a_class_whose_objects_are_no_transforms_is_a_function() -> None:
+    class Record:
+        def __init__(self, batch: Any) -> None:
+            self.batch = batch
+
+    for function in (float, dict, Record):
+        (step,) = T.compile([function]).per_sample
+        assert step == T.PerSample(function)
+        assert on_whole_batch([function, T.OnBatch(function)]) == (function, function)
+    for refused in (T.Resize, T.Normalize, T.ColorJitter, T.Mixup, T.OnBatch, T.PerSample):
+        with pytest.raises(TransformError, match="is a class"):
+            on_whole_batch([refused])
 
 
 @pytest.mark.parametrize(

@@ -257,13 +257,20 @@ def _per_sample(step: object, before: Sequence[Any], field: str | None) -> PerSa
 
 
 def _called(step: object, where: str) -> Callable[..., Any]:
-    """Returns a step; raises TransformError if it is a class, or cannot be called."""
-    if isinstance(step, type):
+    """Returns a step; raises TransformError if it is a transform's class, or cannot be called."""
+    if isinstance(step, type) and _makes_transforms(step):
         name = step.__name__
         raise TransformError(f"{name}{where} is a class: give an object, as in {name}(...)")
     if not callable(step):
         raise TransformError(f"{step!r}{where} is neither a transform nor callable")
     return step
+
+
+def _makes_transforms(given: type) -> bool:
+    """Returns whether objects of a class are transforms; others, as float, may be functions."""
+    ours = (*NATIVE, *POINTWISE, *BATCH_TRANSFORMS, OnBatch, PerSample)
+    called = any("__call__" in vars(base) for base in given.__mro__ if base is not type)
+    return called or issubclass(given, ours)
 
 
 def from_pipeline(transform: Any) -> list[Any]:

@@ -555,20 +555,25 @@ def test_of_two_damaged_row_groups_the_first_in_the_order_is_named(
         return re.findall(r"row group (\d)", str(caught.value))[0]
 
     first, other_failed = named(1), threading.Event()
+    runs: list[TableRun] = []
+    ready: list[bool] = []
     read, fail = TableDataset.read, TableRun._fail
 
     def read_late(table: TableDataset, group: Any, *args: Any) -> Any:
         if str(group.number) == first:
             assert other_failed.wait(60.0)
+            ready.append(runs[0].ready())
         return read(table, group, *args)
 
     def note(run: TableRun, *args: Any) -> None:
         fail(run, *args)
+        runs.append(run)
         other_failed.set()
 
     monkeypatch.setattr(TableDataset, "read", read_late)
     monkeypatch.setattr(TableRun, "_fail", note)
     assert named(2) == first
+    assert ready == [False]
 
 
 def test_a_damaged_row_group_takes_no_memory_with_it(

@@ -138,7 +138,8 @@ class TableRun:
         self._check_process()
         self._start_threads()
         with self._lock:
-            return self._ended or self._batch >= self.batches or self._outcome() is not None
+            done = self._batch >= self.batches and self._failed is None
+            return self._ended or done or self._outcome() is not None
 
     def __iter__(self) -> TableRun:
         return self
@@ -352,8 +353,7 @@ class TableRun:
             self._coming += self._next_window.needed_from(self._start)
 
     def _decode(self, opened: OpenWindow, segment: GroupSpan, place: int) -> None:
-        began_s = time.thread_time()
-        filled = segment.offset
+        began_s, filled = time.thread_time(), segment.offset
         try:
             settings = self._settings
             taken = None

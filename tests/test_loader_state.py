@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import warnings
+import weakref
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -159,20 +162,25 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("of_its_own", [False, True])
+class Grouped(BatchSampler):
+    """A user's batch sampler."""
+
+
+@pytest.mark.parametrize("drawn_by", ["torch", "its own", "the loader's"])
 @pytest.mark.parametrize("kind", SAMPLERS)
 @pytest.mark.parametrize(
     ("path", "options"), [("native", {}), ("torch", {}), ("torch", {"num_workers": 1})]
 )
 def test_random_samplers_of_torch_draw_the_same_orders_after_each_state(
-    path: str, options: dict[str, Any], kind: str, of_its_own: bool
+    path: str, options: dict[str, Any], kind: str, drawn_by: str
 ) -> None:
     def made() -> fastio.Loader:
-        generator = torch.Generator().manual_seed(5) if of_its_own else None
-        sampler = BatchSampler(SAMPLERS[kind](generator=generator), 4, False)
+        generator = None if drawn_by == "torch" else torch.Generator().manual_seed(5)
+        sampler = Grouped(SAMPLERS[kind](generator=generator), 4, False)
         rows = TensorDataset(torch.arange(6))
         data: Any = rows if path == "native" else list(rows)
-        return fastio.Loader(data, batch_sampler=sampler, **options)
+        shared = generator if drawn_by == "the loader's" else None
+        return fastio.Loader(data, batch_sampler=sampler, generator=shared, **options)
 
     torch.manual_seed(1)
     delivered, states = [], []
@@ -194,22 +202,53 @@ def test_random_samplers_of_torch_draw_the_same_orders_after_each_state(
             assert [rows.tolist() for (rows,) in resumed] == left
 
 
+def test_a_sampler_s_generator_can_be_seeded_for_each_epoch() -> None:
+    generator = torch.Generator()
+    sampler = RandomSampler(range(6), generator=generator)
+    with fastio.Loader(TensorDataset(torch.arange(6)), sampler=sampler) as loader:
+        epochs = []
+        for _ in range(2):
+            generator.manual_seed(3)
+            epochs.append([rows.tolist() for (rows,) in loader])
+        assert epochs[0] == epochs[1]
+
+
+def test_a_sampler_is_not_kept_by_a_reference_cycle() -> None:
+    sampler = BatchSampler(RandomSampler(range(999)), 2, False)
+    gone = weakref.ref(sampler)
+    gc.disable()
+    try:
+        with fastio.Loader(TensorDataset(torch.arange(999)), batch_sampler=sampler) as loader:
+            next(iter(loader))
+        del loader, sampler
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_the_order_that_a_sampler_of_another_rank_drew_is_not_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made() -> fastio.Loader:
-        return fastio.Loader(folder, sampler=RandomSampler(range(9)), rank=0, world_size=1)
+        sampler = RandomSampler(range(9), generator=torch.Generator())
+        return fastio.Loader(folder, sampler=sampler, rank=0, world_size=1)
 
     with made() as loader:
         next(iter(loader))
         state = loader.state_dict()
+        list(loader)
+        after = loader.state_dict()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with made() as resumed:
-        with pytest.warns(UserWarning, match="saved by rank 0") as caught:
+        with pytest.warns(UserWarning, match="no order of a random sampler on this rank") as caught:
             resumed.load_state_dict(state)
         assert caught[0].filename == __file__
         assert len(list(resumed)) == 8
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            resumed.load_state_dict(after)
+        assert len(list(resumed)) == 9
 
 
 def test_resuming_a_random_sampler_does_not_move_torchs_generator(folder: Path) -> None:

@@ -39,7 +39,7 @@ def test_another_dataset_is_refused_naming_both_fingerprints() -> None:
 
 
 def test_another_version_is_refused_naming_both() -> None:
-    with pytest.raises(StateMismatch, match=r"99.*7"):
+    with pytest.raises(StateMismatch, match=r"99.*8"):
         from_state(saved(version=99), fingerprint="abc", order=SHUFFLE)
 
 

@@ -153,23 +153,28 @@ class Epochs:
             )
         if cursor.states is not None and cursor.states.saved is not None:
             self.feed.check_states(cursor.states.saved)
-            self._restore_sampler(cursor.states.saved)
+            self._restore_sampler(cursor.states.saved, cursor.position > 0)
         self._go_to(cursor)
         self._tell_sampler(cursor.epoch)
 
-    def _restore_sampler(self, saved: dict[str, Any]) -> None:
-        """Sets the generator of the user's sampler to a saved state, if both exist."""
+    def _restore_sampler(self, saved: dict[str, Any], within: bool) -> None:
+        """Sets the generator of the user's sampler to a saved state.
+
+        Args:
+            saved: the saved states. A generator's state of another rank is removed.
+            within: whether the loader's state is one from within an epoch.
+        """
         found = (SamplerGenerator.of(sampler) for sampler in self._samplers())
         generator = next((one for one in found if one is not None), None)
-        state = saved.get("generator")
-        if generator is None or state is None or generator.load(state):
+        if generator is None or generator.load(saved.get("generator")):
             return
-        del saved["generator"]
-        warn(
-            f"the loader state was saved by rank {state.get('rank')}, whose random sampler may "
-            "have drawn another order than that of this rank. A new order is drawn: some samples "
-            "are repeated, and others are left out. To continue exactly, save a state on each rank"
-        )
+        saved.pop("generator", None)
+        if within:
+            warn(
+                "the loader state has no order of a random sampler on this rank. A new order is "
+                "drawn: some samples are repeated, and others are left out. To continue exactly, "
+                "save and load a state on each rank"
+            )
 
     # The epoch of the loader, and of the user's sampler
 

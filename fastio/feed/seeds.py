@@ -127,45 +127,57 @@ class SamplerGenerator:
     def state(self) -> dict[str, Any]:
         """Returns the present state, and the rank of this process."""
         generator = torch.default_generator if self.own is None else self.own
-        return {"rank": process_ranks().rank, "state": generator_state(generator)}
+        return {"rank": _rank(), "state": generator_state(generator)}
 
-    def load(self, state: Mapping[str, Any]) -> bool:
+    def load(self, state: object) -> bool:
         """Sets the sampler's own generator to a saved state.
 
         Returns:
-            False if the state was saved by a process with another rank. Its sampler may have drawn
-            another order.
+            False if there is none, or if it was saved by a process with another rank, whose sampler
+            may have drawn another order.
 
         Raises:
             StateMismatch: it is no such state.
         """
-        if state.get("rank") != process_ranks().rank:
+        if state is None or (isinstance(state, Mapping) and state.get("rank") != _rank()):
             return False
-        restore(torch.Generator() if self.own is None else self.own, state.get("state", ""))
+        saved = state.get("state") if isinstance(state, Mapping) else state
+        restore(torch.Generator() if self.own is None else self.own, saved)
         return True
 
     @contextmanager
     def drawing_again(self, state: Mapping[str, Any] | None) -> Iterator[None]:
-        """Within the block, torch's default generator has a saved state, if there is one.
+        """In the block, the generator has a saved state, if there is one.
 
-        A sampler's own generator is not changed: `load` was called before.
+        Torch's default generator is as before afterwards.
         """
-        if self.own is not None or state is None:
+        if state is None:
             yield
-            return
-        with unchanged(None):
-            restore(torch.default_generator, state["state"])
+        elif self.own is not None:
+            restore(self.own, state["state"])
             yield
+        else:
+            with unchanged(None):
+                restore(torch.default_generator, state["state"])
+                yield
 
 
-def restore(generator: torch.Generator, state: str) -> None:
+def _rank() -> int:
+    """Returns the rank of this process; 0 if the environment has none that is valid."""
+    try:
+        return process_ranks().rank
+    except ValueError:
+        return 0
+
+
+def restore(generator: torch.Generator, state: object) -> None:
     """Sets a generator to the state that `generator_state` returned.
 
     Raises:
         StateMismatch: the text is not such a state.
     """
     try:
-        words = np.frombuffer(zlib.decompress(base64.b85decode(state)), np.uint32)
+        words = np.frombuffer(zlib.decompress(base64.b85decode(str(state))), np.uint32)
         found = np.ascontiguousarray(words.reshape(2, -1).T)
         generator.set_state(torch.from_numpy(found.reshape(-1).view(np.uint8)))
     except (zlib.error, RuntimeError, TypeError, ValueError) as error:

@@ -40,6 +40,7 @@ class Followed:
         sampler: sampler or batch sampler.
         states: contains the state to continue from; the state after each batch is recorded in it.
         generator_of: returns the generator of a sampler, or None if it has none.
+        within: whether the run begins within an epoch.
 
     Attributes:
         keys: what iterating over the sampler yields.
@@ -50,7 +51,8 @@ class Followed:
         self,
         sampler: Any,
         states: States,
-        generator_of: Callable[[object], DrawnFrom | None] | None = None,
+        generator_of: Callable[[object], DrawnFrom | None],
+        within: bool,
     ) -> None:
         inner = _sampler_in(sampler)
         saved = (states.saved or {}).get("sampler")
@@ -65,17 +67,9 @@ class Followed:
         if saved is not None and saved["iterator"] is not None:
             _load(self.keys, saved["iterator"])
         self.resumed = saved is not None
-        self._generator = None if generator_of is None else generator_of(inner)
+        self._generator = generator_of(sampler) or generator_of(getattr(sampler, "sampler", None))
         if self._generator is not None:
-            self.keys = self._drawn(self.keys, self._generator)
-
-    def _drawn(self, keys: Iterator[Any], generator: DrawnFrom) -> Iterator[Any]:
-        """Yields the keys of a sampler that draws its order from a generator."""
-        saved = (self._states.saved or {}).get("generator")
-        with generator.drawing_again(saved):
-            self._states.note("generator", 0, generator.state())
-            first = list(islice(keys, 1))  # which draws the order
-        yield from chain(first, keys)
+            self.keys = _drawn(self.keys, self._generator, states, within)
 
     def note(self, position: float) -> None:
         """Records the present state as that of a position; at the end, without the iterator's."""
@@ -93,6 +87,18 @@ class Followed:
             for name, one in (("sampler", self._sampler), ("iterator", iterator))
         }
         self._states.note("sampler", position, state)
+
+
+def _drawn(
+    keys: Iterator[Any], generator: DrawnFrom, states: States, within: bool
+) -> Iterator[Any]:
+    """Yields the keys of a sampler that draws its order from a generator when it is asked first."""
+    # Between two epochs, users may seed a generator of their own.
+    again = (states.saved or {}).get("generator") if within or generator.own is None else None
+    with generator.drawing_again(again):
+        states.note("generator", 0, generator.state())
+        first = list(islice(keys, 1))
+    yield from chain(first, keys)
 
 
 def _sampler_in(sampler: Any) -> Any:

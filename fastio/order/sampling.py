@@ -441,7 +441,10 @@ class Sampling:
         """
         given = self.sampler if self.batch_sampler is None else self.batch_sampler
         followed = Followed(
-            cast("Iterable[Any]", given), cursor.states or States(), self.generator_of
+            cast("Iterable[Any]", given),
+            cursor.states or States(),
+            self.generator_of or (lambda sampler: None),
+            cursor.position > 0,
         )
         position, left_out = cursor.position, 0 if followed.resumed else cursor.position
         if self.batch_sampler is not None:

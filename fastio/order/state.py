@@ -10,7 +10,7 @@ from typing import Any
 
 from fastio.errors import StateMismatch
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 END = math.inf  # the position after the last batch of an epoch; its number may be unknown
 OrderState = Mapping[str, int | str | None]  # what positions count in, see `Feed.order`
 

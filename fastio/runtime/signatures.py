@@ -49,7 +49,9 @@ def elsewhere(advice: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
 
         @wraps(function)
         def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            for name in kwargs.keys() - set(known):
+            for name in kwargs:
+                if name in known:
+                    continue
                 like = get_close_matches(name, known, 1, 0.8)
                 what = f"did you mean {like[0]}?" if like else advice.format(name=name)
                 raise TypeError(f"{function.__name__}() has no argument {name}: {what}")

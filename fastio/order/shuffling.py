@@ -35,7 +35,7 @@ _WHY: dict[Reason, str] = {
     "store": "the data is in a store and fetched by blocks",
     "cached": "the data is in a store and fetched by blocks, and the cache has room for all of it",
     "shards": "the data is in a store and fetched by whole shards",
-    "memory": "the table is larger than the memory",
+    "memory": "the table is larger than half of the memory",
     "row groups": "a row group is decoded as a whole",
     "parts": "a part of the dataset is shuffled by windows",
     "state": "the loaded state was saved with this order",

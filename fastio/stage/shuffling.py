@@ -17,9 +17,10 @@ whole:
   partitions are the same in every epoch, so that a node's cache has to hold its partition only.
   Without a cache each rank fetches for itself, and has a partition of its own.
 - local tables: a copy in huge pages is read twice as fast as a mapped file, in any order. If a
-  table does not fit into memory, each row would be read from the disk as a whole page, so rows are
-  shuffled by windows of blocks, of which two are in memory: the current one and the next one; see
-  `engine.fields.cold` (`place_table`).
+  table does not fit into the free memory, each row would be read from the disk as a whole page. So
+  rows of tables larger than half of the machine's memory are shuffled by windows of blocks, of
+  which two are in memory: the current one and the next one; see `engine.fields.cold`
+  (`place_table`).
 - rows of table files read one by one: windows of row groups that fit in memory (`by_groups`). If
   they have images, the row groups of a window are read before its batches need them, and each rank
   has a partition of the row groups: to read one takes a rank's processor time, too.
@@ -68,7 +69,8 @@ _WINDOWS = 4  # that may be in memory: the current one, the next two, and what i
 
 # Local tables
 _WORTH_BYTES = 32 << 20  # smaller tables are in the processor's caches anyway
-_SHARE = 2  # a copy may take 1 / 2 of the memory that is available now
+_SHARE = 2  # a copy may take 1 / 2 of the memory that is available now, the page cache 1 / 2 of all
+_WINDOW_SHARE = 4  # two windows take half of what the page cache may take
 _BLOCK_BYTES = 1 << 20
 _MOST_BLOCKS = 8192  # of a window
 
@@ -296,19 +298,21 @@ def place_table(
         resident: Whether a copy was requested. If None, it is decided by the memory that is
             available now. Ranks on a machine share a copy as well as the page cache.
     """
-    room = available_memory() // _SHARE
+    # Ranks need the same order, but the memory that is available now differs between them. So half
+    # of all memory is taken to be free.
+    memory = nominal_memory() // _SHARE
+    room = min(available_memory() // _SHARE, memory)
     nbytes, rows = dataset.manifest.nbytes, len(dataset)
     if resident is None:
         scattered = not sampling.ours or sampling.mode == "shuffle"
         resident = None if scattered and _WORTH_BYTES <= nbytes <= room else False
     # Rows need no windows if a copy in memory was requested, or if the page cache can hold all of
-    # the table. The memory that is available now differs between ranks, which need the same order.
-    memory = nominal_memory()
+    # the table.
     if resident or nbytes <= memory:
         return sampling, resident
     if sampling.mode == "shuffle" and sampling.order == "auto":
         block = max(1, _BLOCK_BYTES * rows // nbytes)
-        window = min(_MOST_BLOCKS, max(2, memory // (4 * _BLOCK_BYTES)))
+        window = min(_MOST_BLOCKS, max(2, memory // (_WINDOW_SHARE * _BLOCK_BYTES)))
         sampling = _with(sampling, "window", "memory", block=block, window=window)
     return sampling, resident
 

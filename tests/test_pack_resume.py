@@ -167,6 +167,20 @@ def test_resuming_a_finished_pack_says_so(folder: Path, tmp_path: Path) -> None:
     assert f"complete already, nothing to resume: 13 samples in {expected.shards}" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["added", "added/images"])
+def test_a_finished_pack_to_which_samples_were_appended_is_complete(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    expected = resume(folder, tmp_path / "out")
+    added = write_folder(tmp_path / name, 3, 1)
+    pack(added, tmp_path / "out", shard_size=SHARD_SIZE, on_error="skip", append=True)
+    before = contents(tmp_path / "out")
+    found = resume(folder, tmp_path / "out")
+    assert found.was_complete
+    assert (found.rows, found.shards, found.bytes) == (13, expected.shards, expected.bytes)
+    assert contents(tmp_path / "out") == before
+
+
 def test_the_report_counts_what_was_finished_before(folder: Path, tmp_path: Path) -> None:
     expected = pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip")
     killed(folder, tmp_path / "out", after_shards=1)

@@ -337,12 +337,12 @@ def pack(
             runner = ProcessUnits(encoder, source.processes, options)
         if base is not None:
             if destination.was_completed(base, encoder.identity() if resume else None):
-                return _complete(base, start)
+                return _complete(base, start, appended=True)
         elif resume and not overwrite:
             # The packer would refuse a complete dataset, which has no journal.
             done = complete_dataset(dst, of_destination, encoder.identity(), encoder.total)
             if done is not None:
-                return _complete(done, start)
+                return _complete(done, start, appended=False)
         packer: Packer[Any, Any]
         packer = Packer(destination, encoder, resume=resume, overwrite=overwrite, base=base)
         try:
@@ -366,11 +366,13 @@ def _encoder_of(
     return SampleEncoder(source, replace(options, workers=workers))
 
 
-def _complete(done: Manifest, start: float) -> PackReport:
-    """Returns the report of a pack or append that an earlier process had finished."""
-    before = done.history[-1] if done.history else None
-    rows, shards, nbytes = done.rows, done.shards, done.nbytes
-    if before is not None:
+def _complete(done: Manifest, start: float, appended: bool) -> PackReport:
+    """Returns the report of an append, or of the first pack, that an earlier process finished."""
+    versions = [*done.history, done.as_version()]
+    new = versions[-1 if appended else 0]
+    rows, shards, nbytes = new.rows, new.shards, new.bytes
+    if appended:
+        before = versions[-2]
         rows, shards, nbytes = rows - before.rows, shards - before.shards, nbytes - before.bytes
     seconds = time.monotonic() - start
     return PackReport(rows, shards, nbytes, seconds=seconds, was_complete=True)

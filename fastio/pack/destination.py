@@ -32,12 +32,7 @@ from fastio.pack.journal import (
     differences,
     writing_to,
 )
-from fastio.pack.journal_file import (
-    contents_of,
-    exclusive_access,
-    remove_if,
-    shortened,
-)
+from fastio.pack.journal_file import contents_of, exclusive_access, remove_if, shortened
 from fastio.pack.names import is_task_output_name, own_files
 from fastio.pack.refusals import (
     changed_meanwhile,
@@ -46,14 +41,7 @@ from fastio.pack.refusals import (
     check_repeated,
 )
 from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit, give_names
-from fastio.packed import (
-    JOURNAL_NAME,
-    MANIFEST_NAME,
-    Dataset,
-    Manifest,
-    ShardEntry,
-    version_name,
-)
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Dataset, Manifest, ShardEntry, version_name
 from fastio.runtime.files import flush_folder, read_file, second_name, whole_file
 from fastio.runtime.texts import FileSizes, Names
 from fastio.store import absolute_path, is_remote, open_store
@@ -87,13 +75,17 @@ def complete_dataset(
         return None
     packing = manifest.packing
     found = {**packing, "schema": manifest.schema.to_json(), "shard_size": packing["shard_bytes"]}
+    if manifest.history:  # `packing` describes the last append
+        found["source"] = manifest.history[0].source
     if "tokens" in found:  # which also counts empty documents there
         found["tokens"] = {key: found["tokens"].get(key) for key in identity.get("tokens", ())}
     # Of the codebook, the manifest has the origin, and the identity the hash.
     different = differences(found, identity, found.keys() & identity.keys() - {"codebook"})
-    packed = manifest.rows - (manifest.history[-1].rows if manifest.history else 0)
-    packed += 0 if "table" in packing else packing["skipped"]  # of tables, these are files
-    if total not in (None, packed) and "tokens" not in packing:  # empty documents are left out
+    # Of tables, these are files.
+    packed = manifest.rows + (0 if "table" in packing else packing["skipped"])
+    # Empty documents are left out, and after an append, `packing` has what that has skipped.
+    is_known = "tokens" not in packing and not manifest.history
+    if is_known and total not in (None, packed):
         different = different or f"the source had {packed} samples, now {total}"
     if different:
         raise DatasetExists(

@@ -223,7 +223,7 @@ def test_a_progress_bar_shows_the_mean_rate(monkeypatch: pytest.MonkeyPatch) -> 
     now = [0.0]
     bar = _bar("samples")
     monkeypatch.setattr(bar, "get_time", lambda: now[0])
-    number = bar.add_task("decoding", total=30)
+    number = bar.add_task("decoding", total=100, completed=70, begun=70)
     now[0] = 10.0
     for _ in range(3):
         bar.advance(number, 10)

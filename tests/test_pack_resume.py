@@ -6,11 +6,13 @@ import json
 import os
 import signal
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -34,7 +36,7 @@ from fastio.pack.journal import Journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
-from tests.support import contents
+from tests.support import contents, packing_ends_after
 
 SHARD_SIZE = 5000
 
@@ -195,6 +197,28 @@ def killed(folder: Path, out: Path, after_shards: int) -> None:
     done = run_code(KILLER, folder, out, 3 + 4 * after_shards + 1, SHARD_SIZE)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len((out / JOURNAL_NAME).read_bytes().splitlines()) == 2 + after_shards
+
+
+@pytest.mark.parametrize("kind", ["samples", "rows"])
+def test_the_progress_of_a_resumed_pack_begins_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    source: Any = range(50) if kind == "samples" else pa.table({"x": range(50)})
+    with packing_ends_after(2), pytest.raises(KeyboardInterrupt):
+        pack(source, tmp_path / "out", shard_size=80)
+    lines = map(json.loads, (tmp_path / "out" / JOURNAL_NAME).read_bytes().splitlines())
+    finished = sum(entry["rows"] for line in lines for entry in line.get("entries", ()))
+    advances: list[int] = []
+
+    @contextmanager
+    def bar(*arguments: Any) -> Iterator[Callable[[int], None]]:
+        advances.append(arguments[-1])
+        yield advances.append
+
+    monkeypatch.setattr(packer, "progress_bar", bar)
+    pack(source, tmp_path / "out", shard_size=80, resume=True)
+    assert 0 < advances[0] == finished
+    assert sum(advances) == 50
 
 
 def test_resuming_what_was_never_begun_just_packs(folder: Path, tmp_path: Path) -> None:

@@ -134,8 +134,10 @@ class Packer(Generic[P, E]):
                 journal.keep_plan(encoder.plan(progress))
             plan = journal.plan or Plan()
             parts = encoder.begin(plan, journal.finished.ends())
-            with progress_bar("packing", encoder.counted, encoder.total, progress) as advance:
-                shown = 0
+            shown = encoder.position
+            with progress_bar(
+                "packing", encoder.counted, encoder.total, progress, shown
+            ) as advance:
                 if runner is not None:
                     number = len(journal.finished)
                     # Ends tasks and processes at the end of this block, and not when they are

@@ -11,7 +11,7 @@ from fastio.shown import stderr_is_terminal
 
 @contextmanager
 def progress_bar(
-    label: str, counted: str | None, total: int | None, shown: bool
+    label: str, counted: str | None, total: int | None, shown: bool, begun: int = 0
 ) -> Iterator[Callable[[int], None]]:
     """Shows a bar on stderr with a rate and the remaining time.
 
@@ -20,6 +20,7 @@ def progress_bar(
         counted: What is counted, as in "120 samples/s", or "bytes". If None, there is no rate.
         total: The number of these, or None if it is unknown.
         shown: If False, nothing is shown.
+        begun: The number of these that were done before, which do not count for the rate.
 
     Returns:
         A function to call with the number of these that are done since it was last called.
@@ -29,7 +30,7 @@ def progress_bar(
         return
     progress = _bar(counted)
     with progress:
-        task = progress.add_task(label, total=total)
+        task = progress.add_task(label, total=total, completed=begun, begun=begun)
         yield lambda count: progress.advance(task, count)
 
 
@@ -44,7 +45,8 @@ def _bar(counted: str | None) -> Any:
 
         def render(self, task: rich.Task) -> Text:
             seconds = task.finished_time or task.elapsed
-            return Text(f"{task.completed / seconds:,.0f} {counted}/s" if seconds else "")
+            done = task.completed - task.fields["begun"]
+            return Text(f"{done / seconds:,.0f} {counted}/s" if seconds else "")
 
     counts: list[rich.ProgressColumn] = []
     if counted == "bytes":

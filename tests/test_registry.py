@@ -387,6 +387,25 @@ def test_images_that_a_pattern_or_a_list_names_are_to_be_given_otherwise(
         fastio.open(files[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("run[1]/data", "does not exist"),
+        ("{name}/photos", "does not exist"),
+        ("photos/*.png", "matches no file"),
+        ("photos/**/*.jpg", "matches no tars or tables"),
+        ("{photos,none}/?.jpg", "matches no tars or tables"),
+    ],
+)
+def test_names_and_patterns_of_nothing_say_so(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "photos" / "cat" / "tabby").mkdir(parents=True)
+    for folder in ("photos", "photos/cat/tabby"):
+        (tmp_path / folder / "1.jpg").touch()
+    with pytest.raises(fastio.SourceNotFound) as caught:
+        fastio.open(tmp_path / name)
+    assert str(caught.value).removeprefix(str(tmp_path / name)).startswith(f" {why}")
+
+
 # --- Who closes what ------------------------------------------------------------------------------
 
 WRONG: dict[str, dict[str, Any]] = {

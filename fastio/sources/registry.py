@@ -7,7 +7,9 @@ To add a kind of data, write a module with a `Kind`, and name it in `KINDS`.
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -484,10 +486,9 @@ def why_nothing(source: Any, options: Options | None = None) -> str:
         )
     others = "give images and sound files by their folder"
     if not os.path.exists(source):
-        is_pattern = not set("*?[{").isdisjoint(source)
-        return f"{name} " + (
-            f"matches no tars or tables; {others}" if is_pattern else "does not exist"
-        )
+        if any(glob.iglob(re.sub(r"\{[^{}]*\}", "*", source), recursive=True)):
+            return f"{name} matches no tars or tables; {others}"
+        return f"{name} {'does not exist' if set('*?').isdisjoint(source) else 'matches no file'}"
     if not os.path.isdir(source):
         return (
             f"{name} is not a tar, a table (Parquet, Arrow, CSV, JSONL) or a token file (.bin): "

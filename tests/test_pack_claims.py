@@ -14,7 +14,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError
 
 import fastio
-from fastio import ManifestInvalid, PackConflict, PackError, Scalar, Schema
+from fastio import ManifestInvalid, PackConflict, PackError, Scalar, Schema, StoreError
 from fastio.pack import remote as remote_module
 from fastio.pack import stored_journal
 from fastio.pack.stored_journal import StoredJournal
@@ -146,6 +146,33 @@ def test_gc_discards_an_interrupted_overwrite_of_a_damaged_dataset(
     assert place.contents() == damaged
     store.write(MANIFEST_NAME, manifest)
     assert place.rows() == [*range(20)]
+
+
+def test_a_gc_that_fails_beside_a_damaged_manifest_is_repeated(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.pack(range(20))
+    place.store().write(MANIFEST_NAME, b"")
+    damaged = place.contents()
+    with packing_ends_after(3), pytest.raises(KeyboardInterrupt):
+        place.pack(range(100, 150), overwrite=True)
+    left = place.contents().keys() - damaged.keys() - {JOURNAL_NAME}
+    assert len(left) >= 2
+    delete, refused = Store.delete, max(left)
+
+    def delete_others(self: Store, name: str, *arguments: Any) -> None:
+        if name == refused:
+            raise StoreError("the store is busy")
+        delete(self, name, *arguments)
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "delete", delete_others)
+            with pytest.raises(StoreError, match="busy"):
+                place.gc(unfinished=True)
+    assert refused in place.contents()
+    place.gc(unfinished=True)
+    assert place.contents() == damaged
 
 
 # --- Two drivers ----------------------------------------------------------------------------------

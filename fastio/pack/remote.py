@@ -18,7 +18,6 @@ are deleted, can write no manifest any more. `gc` ensures that by `stored_manife
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -37,7 +36,7 @@ import xxhash
 
 from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound, StoreError
 from fastio.pack.destination import Destination, is_same
-from fastio.pack.journal import APPEND_TO, GC, WRITER, Journal, new_id, unreadable_journal
+from fastio.pack.journal import APPEND_TO, WRITER, Journal, unreadable_journal
 from fastio.pack.journal_file import check_not_in_use, in_use
 from fastio.pack.names import is_own_name, own_files, remove_strays, shard_prefix
 from fastio.pack.refusals import changed_meanwhile, taken_over
@@ -216,16 +215,11 @@ class RemoteDestination(Destination):
         Meanwhile a journal of this process is there, so that no other process begins. If this one
         is killed, its journal is discarded like that of an unfinished append.
         """
-        self._stored = StoredJournal(self._store)
         unfinished = self._stored.find() > 0
         if unfinished and not discard:
             yield True, self.files()
             return
-        mine = {"journal": 1, "id": new_id(), "options": {"source": GC}}
-        try:
-            self._stored.claim_with(json.dumps(mine).encode() + b"\n")
-        except SourceChanged as error:
-            raise in_use(self.name) from error
+        self._stored.claim_for_gc()
         self._is_claimed = True
         try:
             yield unfinished, self.files()
@@ -235,13 +229,17 @@ class RemoteDestination(Destination):
 
     def discard_beside_damage(self) -> list[int] | None:
         """See `Destination`. Leaves shards whose id is not in the journal."""
+        self._stored.find()
         ids = known_ids(self._store)
         if not ids or stamp_of(self._store, MANIFEST_NAME) is None:
             return None
-        with self.exclusive_access(discard=True) as (_, own):
-            unneeded = self._files_of_pack(own, ids)
-            self.delete(unneeded)
-            return [own[name] for name in unneeded]
+        self._stored.claim_for_gc(ids)
+        self._is_claimed = True
+        own = self.files()
+        unneeded = self._files_of_pack(own, ids)
+        self.delete(unneeded)
+        self._stored.delete()  # not after an error: the ids are nowhere else
+        return [own[name] for name in unneeded]
 
     def _manifest_bytes(self) -> bytes:
         return bytes(self._store.read(MANIFEST_NAME))

@@ -29,10 +29,8 @@ from typing import IO, Any
 
 from fastio.errors import PackError, SourceChanged, SourceNotFound
 from fastio.pack.items import AGAIN
-from fastio.pack.journal import (
-    new_id,
-)
-from fastio.pack.journal_file import complete_lines, contents_of, id_of
+from fastio.pack.journal import GC, new_id
+from fastio.pack.journal_file import complete_lines, contents_of, id_of, in_use
 from fastio.packed import JOURNAL_NAME
 from fastio.store import NoConditionalWrites, Stamp, Store
 
@@ -83,10 +81,21 @@ class StoredJournal:
         self.send(path)
         self._check_conditions()
 
-    def claim_with(self, head: bytes) -> None:
-        """Like `claim`, with a journal of one line that is in no local file."""
-        with self._lock:
-            self._put(head)
+    def claim_for_gc(self, ids: Iterable[str] = ()) -> None:
+        """Like `claim`, with a journal of one line that is in no local file.
+
+        Args:
+            ids: Ids of the journal that it replaces, for the next `gc` if this one is interrupted.
+
+        Raises:
+            PackConflict: Another process has written or deleted the journal since `find`.
+        """
+        line = {"journal": 1, "id": new_id(), "options": {"source": GC}, "ids": list(ids)}
+        try:
+            with self._lock:
+                self._put(json.dumps(line).encode() + b"\n")
+        except SourceChanged as error:
+            raise in_use(self._store.url) from error
         self._check_conditions()
 
     def fetch(self, file: IO[bytes], sizes: Mapping[str, int] | None) -> None:
@@ -273,7 +282,10 @@ def known_ids(store: Store) -> set[str]:
         head = bytes(store.read(JOURNAL_NAME))
     except SourceNotFound:
         return set()
-    found = {id_of(head.partition(b"\n")[0])}
+    first = head.partition(b"\n")[0]
+    found = {id_of(first)}
+    with suppress(KeyError, TypeError, ValueError):
+        found.update(map(str, json.loads(first)["ids"]))  # of the pack that a `gc` was discarding
     with suppress(SourceNotFound):  # of a part of the journal
         for name in contents_of(stored_lines(store, head))[1]:
             found.update(_SHARD_ID.findall(name))

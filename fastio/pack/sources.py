@@ -266,16 +266,14 @@ def _open_samples(
                 f"({', '.join(LIST_SUFFIXES)}, .tar, .parquet, .arrow); text is packed with a "
                 "tokenizer (--tokenizer)"
             )
-        if is_remote(src):
-            raise DatasetNotFound(why_nothing(src, data))
-        if not os.path.exists(src):
-            raise SourceNotFound(why_nothing(src))
+        if is_remote(src) or not os.path.exists(src):
+            missing = DatasetNotFound if is_remote(src) else SourceNotFound
+            raise missing(why_nothing(src, data))
         FolderDataset(src)  # raises what a folder of images would need
+    what = f"an object of type {type(src).__name__}"
     if isinstance(src, (bytes, Mapping)):
-        raise PackError(
-            f"an object of type {type(src).__name__} cannot be packed: give an iterable or a "
-            "dataset of tuples, dicts or single values"
-        )
+        how = "an iterable or a dataset of tuples, dicts or single values"
+        raise PackError(f"{what} cannot be packed: give {how}")
     folder = _files_of_image_folder(src)
     if folder is not None:
         return rows_source(JoinedRows([folder]), _name_of(folder, folder.path), schema, data.kept)
@@ -287,9 +285,8 @@ def _open_samples(
     if isinstance(src, Iterable):
         return iterated_source(src, schema)
     raise PackError(
-        f"an object of type {type(src).__name__} cannot be packed: give a folder of images, a CSV "
-        "or JSONL list, WebDataset tars, tables, an iterable, or a dataset with __len__ and "
-        "__getitem__"
+        f"{what} cannot be packed: give a folder of images, a CSV or JSONL list, WebDataset tars, "
+        "tables, an iterable, or a dataset with __len__ and __getitem__"
     )
 
 

@@ -320,7 +320,8 @@ def test_a_disk_that_fails_is_told_once(
                 rows += reference.check(loader, batch)
             assert sorted(rows) == ALL
             assert sorted(reference.epoch(loader)) == ALL
-    assert ["reading without the cache" in str(warning.message) for warning in told] == [True]
+    messages = [str(warning.message) for warning in told]
+    assert ["reading without the cache" in message for message in messages] == [True], messages
     monkeypatch.undo()
     assert not list((cache.path / "tmp").iterdir())
     assert cache.status().bytes <= 2 * MIB

@@ -103,8 +103,9 @@ class Cache:
     def give_up(self, error: Exception) -> None:
         """Warns that the cache cannot be used and why, once for each kind of error."""
         kind = type(error).__name__, getattr(error, "errno", None)
-        if kind not in self._told:
-            self._told.add(kind)
+        with self._lock:  # several threads that fetch may fail at once
+            new, self._told = kind not in self._told, self._told | {kind}
+        if new:
             warn(f"reading without the cache {self.path}: {error}", RuntimeWarning)
 
     def status(self) -> CacheStatus:

@@ -380,9 +380,9 @@ class Loader(LikeDataLoader[_Batch]):
         The state counts only batches that the latest iterator has yielded. After the end of an
         iterator it is the beginning of the next epoch. It can be loaded with any number of ranks,
         threads and samples per batch. With a sampler of yours it counts samples, and is exact if
-        the sampler yields the same rows again, as torch's random samplers then do. It includes the
-        state of a generator, also of that of such a sampler. For an iterable dataset it counts
-        batches, which are read and dropped after the state is loaded.
+        the sampler yields the same rows again, as torch's random samplers do. It includes the
+        states of the loader's generator and of such a sampler's generator. For an iterable dataset
+        it counts batches, which are read and dropped after the state is loaded.
         If a sampler or a torch dataset has a state of its own, the loader's state includes it, with
         whatever types and size it has, and the sampler or dataset continues from it
         (docs/order.md).
@@ -400,9 +400,9 @@ class Loader(LikeDataLoader[_Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iterator continue exactly where `state_dict` was called.
 
-        The seed of the state replaces the seed of this loader. A generator, also that of a random
-        sampler, is set to the saved state, and a sampler with a `set_epoch` method is told the
-        epoch.
+        The seed of the state replaces the seed of this loader. The generators of the loader and of
+        a random sampler are set to the saved states, and a sampler with a `set_epoch` method is
+        told the epoch.
 
         Raises:
             StateMismatch: the state belongs to another dataset, version or order; or only one of

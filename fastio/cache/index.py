@@ -33,7 +33,8 @@ LOADING, READY = 0, 1
 _BUSY_S = 20.0
 _CHECKPOINT_PAGES = 64
 _LOG_BYTES = 512 << 10  # of the write-ahead log; above, a checkpoint waits for readers
-_LOG_WAIT_MS = 100  # for at most this long, because a reader may be suspended
+_LOG_WAIT_S = 0.1  # for at most this long, because a reader may be suspended
+_LOG_TRY_MS = 20  # see `Index._bound_log`
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS sources (
     id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, url TEXT NOT NULL,
@@ -231,15 +232,22 @@ class Index:
 
         SQLite itself truncates it only if a commit finds no reader, which may never happen with
         many processes.
+
+        A checkpoint that waits may wait in vain: it looks at a mark that is old and waits until
+        nobody uses it, but a reader has made it the current one in between, which all new readers
+        share. So it is tried several times.
         """
         size = _size(f"{self.path}-wal")
         if size <= self._log_bound:
             return
         self._log_bound = size + _LOG_BYTES // 4  # do not wait again before it grows this far
         with suppress(sqlite3.Error):
-            db.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")
+            deadline_s = time.monotonic() + _LOG_WAIT_S
+            db.execute(f"PRAGMA busy_timeout={_LOG_TRY_MS}")
             try:
-                (busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                busy = True
+                while busy and time.monotonic() < deadline_s:
+                    (busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             finally:
                 db.execute(f"PRAGMA busy_timeout={int(_BUSY_S * 1000)}")
             if not busy:

@@ -8,19 +8,14 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_model_state_dict,
-    set_state_dict,
-)
 
 import fastio
 from fastio.train import checkpoint
@@ -35,10 +30,17 @@ from fastio.train.task import Task
 # As fairseq's --min-loss-scale: below it, gradients overflow for another reason than their scale.
 _LOWEST_SCALE = 1e-4
 
-_FULL = StateDictOptions(full_state_dict=True)  # independent of how FSDP shards tensors
-
 Sums = dict[str, Tensor]
 P = ParamSpec("P")
+
+
+def _state_dicts() -> ModuleType:
+    """Returns torch's module for the states of sharded models.
+
+    It is imported when it is needed: it imports DTensor and SymPy, which takes more than half of
+    the time that importing torch takes.
+    """
+    return import_module("torch.distributed.checkpoint.state_dict")
 
 
 class Totals:
@@ -279,11 +281,12 @@ class Run:
         # Only with FSDP do the other processes have parts of the state.
         if not self.process.main and self.process.parallel != "fsdp":
             return {}
-        how = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        model, optimizer = get_state_dict(self.model, self.learner.optimizer, options=how)
+        dcp = _state_dicts()
+        how = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
+        model, optimizer = dcp.get_state_dict(self.model, self.learner.optimizer, options=how)
         states: dict[str, Any] = {"model": model, "optimizer": optimizer}
         if self.learner.averaged is not None:
-            states["ema"] = get_model_state_dict(self.learner.averaged, options=how)
+            states["ema"] = dcp.get_model_state_dict(self.learner.averaged, options=how)
         return states
 
     def _write(self, content: dict[str, Any], best: bool) -> None:
@@ -315,16 +318,18 @@ class Run:
         content = checkpoint.load(path)
         before = checkpoint.check_identity(content["identity"], self._identity(), path)
         self.loader.load_state_dict(content["loader"])
+        dcp = _state_dicts()
+        full = dcp.StateDictOptions(full_state_dict=True)  # independent of how FSDP shards tensors
         try:
-            set_state_dict(
+            dcp.set_state_dict(
                 self.model,
                 self.learner.optimizer,
                 model_state_dict=content["model"],
                 optim_state_dict=content["optimizer"],
-                options=_FULL,
+                options=full,
             )
             if self.learner.averaged is not None:
-                set_model_state_dict(self.learner.averaged, content["ema"], options=_FULL)
+                dcp.set_model_state_dict(self.learner.averaged, content["ema"], options=full)
         except (RuntimeError, KeyError) as error:
             raise fastio.CheckpointError(f"{path} does not fit the model: {error}") from error
         if before == self.options.epochs:
@@ -368,7 +373,9 @@ class Run:
         else:
             best = checkpoint.load(self._path(BEST))
             name = "model" if self.result is self.model else "ema"
-            set_model_state_dict(self.result, best[name], options=_FULL)
+            dcp = _state_dicts()
+            full = dcp.StateDictOptions(full_state_dict=True)
+            dcp.set_model_state_dict(self.result, best[name], options=full)
 
     def _path(self, name: str) -> Path:
         folder = Path(str(self.options.checkpoint_dir))

@@ -243,6 +243,45 @@ def test_csv_files_agree_on_a_type(tmp_path: Path) -> None:
     assert rows_of(tables)["x"] == [1.0, 2.5]
 
 
+LARGE = (1 << 64) - 1
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    ("first", "second", "options", "expected"),
+    [
+        ([1, LARGE], [1 << 63], {}, "uint64"),
+        ([1, 2], [LARGE], {}, "uint64"),  # the files agree on a type
+        ([LARGE], [1.5], {}, "float64"),
+        ([LARGE, 1.5], [1], {}, "float64"),
+        ([LARGE + 1, 1], [1], {}, "float64"),
+        ([-1, LARGE], [1], {}, "float64"),  # no type of integers holds both
+        ([1] * 90 + [LARGE], [1], {"x": "uint64"}, "uint64"),  # not in the first block
+    ],
+)
+def test_integers_of_text_files_that_only_uint64_holds_are_not_floats(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    first: list[float],
+    second: list[float],
+    options: dict[str, str],
+    expected: str,
+) -> None:
+    monkeypatch.setattr("fastio.sources.table.text_files._TEXT_BLOCK", 64)
+    paths = []
+    for part, values in (("a", first), ("b", second)):
+        line = "{}" if name == "csv" else '{{"x": {}}}'
+        lines = ["x"] * (name == "csv") + [line.format(value) for value in values]
+        path = tmp_path / f"{part}.{name}"
+        path.write_text("\n".join(lines) + "\n")
+        paths.append(str(path))
+    tables = joined(open_all(paths), TableOptions(dtypes=options))
+    assert tables.schema.fields["x"].dtype == expected
+    values = first + second
+    assert rows_of(tables)["x"] == (values if expected == "uint64" else list(map(float, values)))
+
+
 def test_a_csv_value_of_another_type_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -265,11 +265,18 @@ def _agreed(
 
 
 def _as_text(table: Table, first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    """Returns float64 for a text column with integers in one file and floats in another."""
+    """Returns the type for a text column with other numbers in one file than in another.
+
+    Integers of 2**63 and more are uint64; with floats, all are float64.
+    """
+    if not table.is_text:
+        return None
+    if pa.types.is_integer(first) and pa.types.is_integer(second):
+        return pa.uint64()
     numbers = all(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (first, second)
     )
-    return pa.float64() if table.is_text and numbers else None
+    return pa.float64() if numbers else None
 
 
 def _told(table: Table, found: pa.DataType, dtype: str | None) -> pa.DataType:
@@ -278,6 +285,8 @@ def _told(table: Table, found: pa.DataType, dtype: str | None) -> pa.DataType:
         return found
     if dtype.startswith("float") and (pa.types.is_integer(found) or pa.types.is_null(found)):
         return pa.float64()
+    if dtype == "uint64" and (pa.types.is_integer(found) or pa.types.is_null(found)):
+        return pa.uint64()
     if pa.types.is_null(found):
         return pa.bool_() if dtype == "bool" else pa.int64()
     return found

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
@@ -47,7 +49,12 @@ class CsvTable(Table):
         self._file = as_file(file)
         self.name = self._file.name
         with reading(self.name), self._open({}, None) as reader:
-            self.schema = reader.schema
+            beginning = next(iter(reader), None)
+            self.schema = _with_uint64(reader.schema, beginning, self._first_as)
+
+    def _first_as(self, field: pa.Field) -> None:
+        with self._open({field.name: field.type}, [field.name]) as reader:
+            reader.read_next_batch()
 
     def spans(self, columns: Iterable[str], step: int) -> Spans | None:
         """See `Table`. The only part is the whole file."""
@@ -161,7 +168,10 @@ class JsonTable(LinesFile):
             block = next(self._blocks(0, None), None)
             if block is None:
                 raise ShardCorrupt(f"{self.name} has no lines; leave it out")
-            self.schema = _parsed(block, None).schema
+            found = _parsed(block, None)
+            self.schema = _with_uint64(
+                found.schema, found, lambda field: _parsed(block, pa.schema([field]))
+            )
 
     @property
     def _is_whole(self) -> bool:
@@ -175,11 +185,9 @@ class JsonTable(LinesFile):
     def _batches(
         self, schema: pa.Schema, begin: int = 0, end: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        # Columns that are not wanted may be there, and are left out.
-        options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         with reading(self.name, _TYPE_ADVICE):
             for block in self._blocks(begin, end):
-                yield from _parsed(block, options).to_batches()
+                yield from _parsed(block, schema).to_batches()
 
     def _blocks(self, begin: int, end: int | None) -> Iterator[bytes]:
         blocks = super()._blocks(begin, end)
@@ -238,8 +246,39 @@ def _lines_of_array(data: bytes, name: str) -> bytes:
     return b"".join(json.dumps(each).encode() + b"\n" for each in found)
 
 
-def _parsed(block: bytes, options: Any) -> pa.Table:
-    """Returns the rows of a block of lines, each of which pyarrow parses as a whole."""
+def _with_uint64(
+    schema: pa.Schema, beginning: Any, parse_as: Callable[[pa.Field], object]
+) -> pa.Schema:
+    """Returns the types of columns, with uint64 where pyarrow takes integers for floats.
+
+    It does so from 2**63 on, where a float has lost the last eleven bits.
+
+    Args:
+        schema: The types that pyarrow infers from the beginning of a file.
+        beginning: Its first rows, a batch or a table; None if there are none.
+        parse_as: Parses a column of them, and raises ArrowInvalid if it is not of this type.
+    """
+    for at, field in enumerate(schema):
+        if beginning is None or not pa.types.is_float64(field.type):
+            continue
+        if (pc.max(beginning.column(at)).as_py() or 0) >= 1 << 63:
+            exact = field.with_type(pa.uint64())
+            with suppress(pa.ArrowInvalid):
+                parse_as(exact)
+                schema = schema.set(at, exact)
+    return schema
+
+
+def _parsed(block: bytes, schema: pa.Schema | None) -> pa.Table:
+    """Returns the rows of a block of lines, each of which pyarrow parses as a whole.
+
+    Args:
+        block: The lines.
+        schema: The columns that are wanted; None for all, with the types that pyarrow infers.
+    """
+    options = None
+    if schema is not None:  # other columns may be there, and are left out
+        options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     # pyarrow refuses a line that is longer than two of its blocks, so a block holds the longest
     # line.
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))

@@ -82,7 +82,8 @@ class TokenPad(Rows, View):
         multiple_of: the length of a batch is a multiple of it, which suits tensor cores.
         pad: token used for padding.
         pool: number of batches whose documents are sorted together; 0 keeps the order.
-        dtype: dtype of both tensors.
+        dtype: dtype of both tensors. int32 is for tokens below 2**31; larger ones are not checked
+            for, and become negative.
 
     Attributes:
         dataset: what has the documents, as given or opened.

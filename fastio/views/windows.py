@@ -64,7 +64,8 @@ class TokenWindows(Rows, View):
         packing: how windows are made from documents: "contiguous" or "best-fit".
         targets, positions, documents, cu_seqlens: whether the batch has these keys. With any of the
             last three, or "best-fit", the target of a document's last token is `ignore`.
-        dtype: dtype of inputs, targets, positions and documents.
+        dtype: dtype of inputs, targets, positions and documents. int32 is for tokens below 2**31;
+            larger ones are not checked for, and become negative.
         pad: token after the last document of a window.
         ignore: target that the loss ignores; -100 is the value that torch's cross_entropy skips.
 

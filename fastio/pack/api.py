@@ -158,7 +158,7 @@ def pack(
     Args:
         src: The data to pack: a folder of images, with a subfolder for each class; a folder of
             sound, .npy or .npz files, with or without such subfolders; a CSV or JSONL list with a
-            column 'path' (or image, file, filename); WebDataset tars (one, a folder, or a pattern
+            column 'path' (or file_name, ...); WebDataset tars (one, a folder, or a pattern
             such as 'train-{000..099}.tar'); tables (a Parquet, Arrow, CSV or JSONL file, a folder,
             or a pattern such as 'data/*.parquet'); a Lance dataset; a directory written by
             save_to_disk of the datasets package; or, with a tokenizer, text in such tables or .txt

@@ -26,7 +26,7 @@ Each leaf also inherits the builtin that people already catch::
     |   `-- CheckpointError                   a checkpoint is damaged or of another run
     |-- BenchError (ValueError)               a benchmark is not possible
     |   `-- MeasuredInvalid                   a file does not hold benchmark results
-    |-- WorkerDied (RuntimeError)             a worker process of a PerSample was killed
+    |-- WorkerDied (RuntimeError)             a worker process of a PerSample or a pack was killed
     |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
     |-- LoaderClosed (RuntimeError)           the loader was closed
     |-- DatasetClosed (ValueError)            the dataset was closed

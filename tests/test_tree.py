@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,3 +49,22 @@ def test_files_that_the_page_names_are_there() -> None:
     named = re.findall(r"`((?:fastio|native|tests|tools|docs)/[\w./]*)`", text)
     assert named
     assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+def packages_that_list_their_modules() -> dict[str, str]:
+    """The list of modules in the docstring of each package that has one."""
+    docs = {
+        path.parent.relative_to(ROOT).as_posix(): ast.get_docstring(ast.parse(path.read_text()))
+        for path in sorted((ROOT / "fastio").rglob("__init__.py"))
+    }
+    return {name: doc for name, doc in docs.items() if doc and re.search(r"^- `", doc, re.M)}
+
+
+@pytest.mark.parametrize(("package", "doc"), packages_that_list_their_modules().items())
+def test_packages_list_all_of_their_modules_and_no_others(package: str, doc: str) -> None:
+    folder = ROOT / package
+    there = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    there |= {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+    assert there <= set(re.findall(r"`([a-z_]+/?)`", doc))
+    heads = re.findall(r"^- ((?:`[a-z_]+/?`(?:, | and )?)+)", doc, re.M)
+    assert set(re.findall(r"`([a-z_]+/?)`", " ".join(heads))) <= there

@@ -12,7 +12,7 @@
 - `cases`: what the rules ask of facts, of a bench, and of the statistics of a loader
 - `rules/`: one set of rules for all three, whose `findings` come with the largest gain first
 - `thresholds`: from which value on something is worth a finding
-- `report/`: findings and tables in the terminal and as a page
+- `report/`: findings and tables in the terminal and as a page; `words`: numbers and names as text
 
 Probes and runs measure; costs and rules are pure arithmetic on what was measured, without a clock
 or a file.

@@ -290,12 +290,12 @@ class Destination:
 
     @contextmanager
     def exclusive_access(self, discard: bool) -> Iterator[tuple[bool, Mapping[str, int]]]:
-        """See `journal.exclusive_access`; also yields `files`."""
+        """See `journal_file.exclusive_access`; also yields `files`."""
         with exclusive_access(self.folder, discard) as unfinished:
             yield unfinished, self.files()
 
     def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
-        """See `journal.remove_if`."""
+        """See `journal_file.remove_if`."""
         return remove_if(self.folder, is_unneeded)
 
     def _unfinished(self) -> PackError:

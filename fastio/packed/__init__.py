@@ -1,14 +1,18 @@
 """Packed datasets: a manifest, the shards that it names, and rows by their global number.
 
 - `packed`: `Dataset`, and how it reads fields of many rows
-- `shards`: open shards, those in a folder, and their verification; `stored`: those in a store
-- `manifest`, `manifest_writer`: its format, reading and writing it
-- `shard`, `shard_writer`: those of shards; `shard_table`: descriptions of many
+- `shards`: open shards, those in a folder; `stored`: those in a store; `comparisons`: their
+  verification
+- `manifest`, `manifest_writer`: the format of the manifest, reading and writing it
+- `shard`, `shard_writer`: reading and writing a shard; `shard_table`: descriptions of many shards
 - `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
-- `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels;
-  `orientation`: that of exported JPEG files
-- `rows`: what all datasets have in common; `layout`: where the engine finds fields;
-  `shard_images`: where the images of a packed dataset lie
+- `check`: decodes all images, for `fastio verify`; `pixels`: stored images to pixels;
+  `orientation`: the EXIF orientation of exported JPEG files; `codebook`: the default codebook
+- `rows`: what all datasets have in common; `remote`: what datasets in a store have besides;
+  `sample_errors`: which errors are errors of one sample
+- `layout`: where the engine finds fields; `shard_images`: where the images of a packed dataset lie;
+  `values`: fields that are not images; `image_lists`, `listed_images`: lists of images
+- `grouping`: groups of equal numbers
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ if it supports the options, and fsspec for everything else.
 - `retry`: attempts, backoff, deadlines; counts of what was requested or fetched again
 - `ranges`: which ranges are fetched together, and how many at once
 - `options`: translates storage_options between the names of obstore and fsspec
-- `obstore_backend`, `fsspec_backend`: one attempt each
+- `obstore_backend`, `fsspec_backend`, `hub_backend` (hf:// URLs): one attempt each
 - `web`: requests of fsspec to web servers; `answers`: checks of what servers send
 - `receive`: ranges over plain http, into memory of the caller's
 """

@@ -2,7 +2,6 @@
 
     options -> subject (the data's loaders) -> bench (the runs) -> diagnose.Measured
 
-- `options`: the options, and MLPerf Storage's accelerators
 - `subject`, `synthetic`: the data and its loaders; photos of a stated size where there is no data
 - `runs`: which runs are made, and for how long; packing as a trial
 - `compute`: the model by name, or the accelerator that is emulated

@@ -2,7 +2,6 @@
 
 What a probe cannot find out is None, and a note says why.
 
-- `examine`: all probes in their order
 - `machine`: machine, settings, GPU, what other processes use
 - `data`, `storage`, `remote`: what the dataset is, and how fast its bytes come
 - `samples`: how fast images and rows are decoded, as they are and packed as a trial

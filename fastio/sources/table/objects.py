@@ -304,7 +304,7 @@ class StoreFile(TableFile):
         return tail
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
-        """See `TableFile`, and `spans.fetch`. Errors name the object."""
+        """See `TableFile`, and `data.fetch`. Errors name the object."""
         if not self._twice:
             return Fetched(self, self._fetched(ranges))
         *seen, found = parallel([lambda _: self._fetched(ranges)] * 2)

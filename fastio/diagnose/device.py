@@ -85,10 +85,10 @@ class EmulatedAccelerator(Device):
     wakes late delays nothing. The loop is one step ahead at most.
 
     Args:
-        rate: samples/s.
-        bus: bytes/s to it; None: copies take no time.
-        blocking: the loop waits for a copy, which waits for the step before, as `.to(device)`
-            from pageable memory does. False: copies run ahead of their step.
+        rate: samples per second.
+        bus: bandwidth of copies to it, in bytes per second; None for copies that take no time.
+        blocking: whether the loop waits for each copy, and the copy for the step before it, as with
+            `.to(device)` from pageable memory. If False, copies run ahead of their steps.
     """
 
     def __init__(self, rate: float, bus: float | None = None, blocking: bool = False) -> None:
@@ -160,9 +160,9 @@ class CudaModel(Device):
     """A model on a CUDA device. The loop runs at most one step ahead of it.
 
     Args:
-        train_step: puts a step on the current stream; what it waits for itself is loop time.
-        device: where batches and model are.
-        blocking: batches come in host memory, and the loop copies them itself.
+        train_step: launches a step on the current stream. Time that it waits counts for the loop.
+        device: device of the model and the batches.
+        blocking: whether batches come in host memory and the loop copies them itself.
     """
 
     def __init__(self, train_step: TrainStep, device: torch.device, blocking: bool = False) -> None:

@@ -20,9 +20,9 @@ from fastio.stats import Stats
 
 T = TypeVar("T")
 
-FILLING = 3  # steps until a loader's batches ahead are under way
-SHOWN_STEPS = 36  # of the timeline
-_PATIENCE = 5  # times the seconds of a limit, for its least steps
+FILLING = 3  # first steps that do not count, in which a loader prepares its batches ahead
+SHOWN_STEPS = 36  # steps in the timeline
+_PATIENCE = 5  # a run may take this many times its seconds, to reach its least steps
 
 
 class Batches(Protocol):

@@ -16,7 +16,7 @@ from fastio.diagnose.facts import DataFacts, MachineFacts, StepFacts, StepKind, 
 from fastio.errors import MeasuredInvalid
 from fastio.stats import Stats
 
-FORMAT = 3  # of the JSON; a reader refuses others
+FORMAT = 3  # version of the JSON format; a reader refuses others
 LEAST_STEPS = 3  # of the model alone, for a rate that others are compared with
 
 PhaseName = Literal[

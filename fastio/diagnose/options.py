@@ -29,12 +29,12 @@ class Preset:
     """An accelerator with a workload.
 
     Attributes:
-        name: "resnet50-h100".
-        kind: what a sample is.
-        batch_size: samples a step.
-        step_s: seconds of a step.
-        record_bytes: mean size of a sample in its file.
-        au: the least accelerator utilisation that MLPerf Storage asks for, 0.0 to 1.0.
+        name: name of workload and accelerator, such as "resnet50-h100".
+        kind: kind of the samples.
+        batch_size: samples per step.
+        step_s: duration of a step in seconds.
+        record_bytes: mean size of a sample in its file, in bytes.
+        au: least accelerator utilisation that MLPerf Storage requires, 0.0 to 1.0.
     """
 
     name: str

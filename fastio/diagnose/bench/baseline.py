@@ -36,15 +36,17 @@ class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
     """Samples (image, label) of an image folder, decoded with Pillow; images have shape (C, H, W).
 
     Args:
-        folder: has a folder for each class.
+        folder: path of a folder that has a folder of images for each class.
         size: height and width of the images, in pixels.
-        normalized: float32, normalised by ImageNet's mean and deviation; else uint8.
-        augment: crop at random and flip half of them; else resize and take the middle.
-        steps: transforms to run instead of these. A PIL image that they return becomes a tensor,
+        normalized: whether images are float32, normalised by ImageNet's mean and deviation; else
+            they are uint8.
+        augment: whether to crop at random and flip half of the images; else they are resized and
+            the centre is cropped.
+        steps: transforms to run instead of both. A PIL image that they return becomes a tensor,
             and uint8 is normalised if `normalized`; any other result is delivered unchanged.
 
     Raises:
-        BenchError: it is no folder, or there are no images in class folders.
+        BenchError: `folder` is not a folder, or it has no class folders with images.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ def image_folder(folder: str) -> FolderDataset:
     """Returns the images of class folders, with the labels that a Loader gives them.
 
     Raises:
-        BenchError: it is no folder, or there are none.
+        BenchError: `folder` is not a folder, or it has no class folders with images.
     """
     if not Path(folder).is_dir():
         raise BenchError(
@@ -116,9 +118,9 @@ class Delivery:
     """Moves batches (images, labels) from a DataLoader to the model's device.
 
     Attributes:
-        device: of the model; copies to a GPU are put on its stream, and not waited for.
-        channels_last: images are laid out so.
-        normalize: images come as uint8, and are normalised on the device.
+        device: device of the model. Copies to a GPU are asynchronous, on its current stream.
+        channels_last: whether images get the channels-last memory format.
+        normalize: whether images arrive as uint8 and are normalised on the device.
     """
 
     device: torch.device
@@ -200,11 +202,11 @@ def baseline_loader(
         options: the options of the bench.
         batch_size: samples per step.
         device: device of the model; None if there is no model.
-        normalized: whether images are float32, normalised, or else uint8.
+        normalized: whether images are normalised float32; else they are uint8.
         endless: as in `TorchLoader`.
     """
-    # Bytes are a quarter of what float32 takes to a GPU; own transforms want what they get of a
-    # Loader.
+    # Copying uint8 to a GPU moves a quarter of the bytes of float32. The user's own transforms,
+    # however, get the images in the form in which a Loader delivers them.
     there = device is not None and device.type == "cuda" and not options.transforms
     assert options.baseline is not None
     steps = None if options.pipeline is None else ImageSteps.named(options.pipeline).python

@@ -32,7 +32,7 @@ from fastio.diagnose.probes.rates import room, temporary
 from fastio.diagnose.rules import predictions
 from fastio.runtime.memory import available_memory
 
-MADE = "made"  # as a baseline: the photos that were made for a preset
+MADE = "made"  # the value of `Options.baseline` for the photos that are made for a preset
 _SYNTHETIC_ROWS = 4000
 _TRIAL_SHARE = 0.04
 
@@ -41,11 +41,11 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
     """Measures a dataset, a loader and a model, alone and together.
 
     Args:
-        options: what and how.
-        progress: gets a few words before each phase.
+        options: what is measured, and how.
+        progress: called before each phase, with a description of it in a few words.
 
     Raises:
-        BenchError: what was asked for is not possible.
+        BenchError: the options do not fit the data or the machine.
         FastioError: the data cannot be read.
     """
     if options.baseline and not (options.data is None and options.baseline == MADE):
@@ -180,8 +180,8 @@ def warm_epoch(runs: list[Run], rows: int) -> Epoch:
     """Returns a warm epoch by stage, from the runs of loader and model together.
 
     Args:
-        runs: warm ones.
-        rows: of an epoch.
+        runs: warm runs of loader and model together.
+        rows: number of rows of an epoch.
     """
     samples = sum(sum(run.samples[run.first : run.last]) for run in runs)
     parts: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)

@@ -89,7 +89,7 @@ def load_function(name: str) -> Any:
     """Returns the function named by "module:function", also from the working directory.
 
     Raises:
-        BenchError: there is none.
+        BenchError: there is no such function.
     """
     found = load_named(name)
     if not callable(found):
@@ -103,7 +103,7 @@ def learner_of(
     """Returns a Learner with a constant learning rate.
 
     Raises:
-        BenchError: lazy layers cannot be laid out as asked.
+        BenchError: `channels_last` was requested for a model with lazy layers.
     """
     if options.channels_last and any(is_lazy(weights) for weights in model.parameters()):
         raise BenchError(
@@ -145,8 +145,9 @@ def task_loss(task: Task) -> Loss:
 def batch_loss(model: nn.Module, batch: Any) -> Tensor:
     """Returns the loss of any model on a batch.
 
-    A batch (inputs, labels) with int64 labels (N,) is classified, by cross entropy; of any other
-    the mean output is the loss. A batch that is a dict is passed as it is.
+    For a batch (inputs, labels) with int64 labels (N,) this is the cross-entropy, if the model
+    returns logits (N, classes). For any other batch it is the mean of the model's output. A batch
+    that is a dict is passed to the model as it is.
     """
     inputs, labels = inputs_and_labels(batch)
     output: Tensor = model(inputs)
@@ -172,7 +173,7 @@ _WARM_UP_STEPS = 4
 
 
 def model_device(options: Options) -> torch.device:
-    """Returns the device of the model: the one asked for, else the GPU if there is one.
+    """Returns the device of the model: the requested one; by default a GPU if there is one.
 
     Raises:
         BenchError: torch finds no such device.
@@ -191,11 +192,11 @@ class Compute:
     """Makes devices with the same settings.
 
     Attributes:
-        options: what was asked for.
-        preset: the accelerator that is emulated; None: another one, or a model.
-        rate: samples/s of the emulated accelerator; None: a model computes.
-        device: of the model; None: none.
-        step: of the model; None: none.
+        options: the options of the bench.
+        preset: the preset that is emulated; None if only a rate was given, or a model computes.
+        rate: samples per second of the emulated accelerator; None if a model computes.
+        device: device of the model; None without a model.
+        step: training step of the model; None without a model.
     """
 
     options: Options
@@ -229,7 +230,7 @@ class Compute:
         """Runs steps that are not measured, in which code is compiled and kernels are chosen.
 
         Args:
-            batches: (batch, samples), on the device.
+            batches: (batch, number of samples) of some batches on the device.
         """
         if self.step is None:
             return

@@ -29,7 +29,7 @@ from fastio.runtime.cores import available_cores
 from fastio.train import Options as TrainOptions
 from fastio.transforms import RandomErasing, TrivialAugmentWide
 
-BATCH_SIZE = 64  # samples of a step, of all processes together
+BATCH_SIZE = 64  # samples per step of all processes together
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,18 @@ class Recipe:
     """One training of a ladder. All start with the same weights and read the same images.
 
     Attributes:
-        name: what is new.
-        training: how it is trained: data, batch size of all processes together, precision, ...
-            `threads` are processes of the DataLoader, or threads of the Loader.
-        model: a name of fastio.train's models of images, or "module:function".
-        size: images are cropped to, in pixels.
-        why_not: why this machine cannot show it; "" where it can.
-        torch_loader: torch's DataLoader and Pillow instead of this package's Loader.
-        pin_memory: batches are put in pinned memory, and copied without waiting.
-        prefetch: the Loader brings batches to the device ahead of the step.
-        processes: of DistributedDataParallel; 1: none.
-        full: whether to augment as full recipes do: with `pipeline`, or without one with
+        name: the optimisation that this recipe adds to the one before.
+        training: options of the training: data, batch size of all processes together, precision
+            and so on. `threads` is the number of worker processes of the DataLoader, or of threads
+            of the Loader.
+        model: name of an image model of fastio.train, or "module:function".
+        size: height and width of cropped images, in pixels.
+        why_not: why this machine cannot train it; "" if it can.
+        torch_loader: whether torch's DataLoader and Pillow load the images; else the Loader does.
+        pin_memory: whether batches are put in pinned memory and copied asynchronously.
+        prefetch: whether the Loader copies batches to the device ahead of the step.
+        processes: number of processes of DistributedDataParallel; 1 does not use it.
+        full: whether to add the augmentation of a full recipe: `pipeline` or, if that is None,
             TrivialAugmentWide and RandomErasing.
         pipeline: the transforms of the full recipe as "module:name", or None.
     """
@@ -91,13 +92,13 @@ def recipes(
     """Returns the rungs; each includes all rungs before it that this machine can show.
 
     Args:
-        options: whose data is an image folder.
-        packed: by codec, the folder of the same images packed with it.
-        device: where the model is.
-        cores: that may be used.
+        options: options of the bench, whose data is an image folder.
+        packed: for each codec, the folder of the same images packed with it.
+        device: device of the model.
+        cores: number of cores that the trainings may use.
 
     Raises:
-        BenchError: there is no model.
+        BenchError: there is no such model.
     """
     if options.model is None:
         raise BenchError("a ladder needs model: give model= as well")
@@ -169,20 +170,21 @@ def _no_second(device: torch.device, cores: int, batch_size: int) -> str:
 
 _READ = 1 << 20
 _ERROR_LINES = 12
-_END_S = 10.0  # that an interrupted rung has to end its own processes
+_END_S = 10.0  # time that an interrupted rung has to end its own processes
 
 
 def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
     """Trains once per rung, each in its own processes, with all data in the page cache.
 
     Args:
-        options: data is an image folder; model, epochs (at least one), size, batch_size, val and
-            seed count too. Packed data goes to `work`, and is kept there.
-        progress: gets a few words before each rung.
+        options: options of the bench: `data`, an image folder, and `model`, `epochs` (at least
+            one), `size`, `batch_size`, `val` and `seed`. Packed data is written to `work` and kept
+            there.
+        progress: called before each rung, with a description of it in a few words.
 
     Raises:
-        BenchError: the data is no image folder or less than a batch, `work` is within it, there
-            is no model or no device, or a training failed.
+        BenchError: the data is not an image folder or has less than a batch, `work` is inside it,
+            there is no such model or device, or a training failed.
         FastioError: the images cannot be packed.
     """
     folder = Path(str(options.data))

@@ -27,7 +27,8 @@ def train(recipe: Recipe) -> dict[str, float]:
     """Trains a recipe.
 
     Returns:
-        "epoch_s": seconds of an epoch, the mean; "images": of an epoch; "accuracy": top-1.
+        "epoch_s", the mean duration of an epoch in seconds; "images", the number of images of an
+        epoch; and "accuracy", the top-1 accuracy, 0.0 to 1.0.
     """
     how = recipe.training
     # The processes of a rung together have the same number of samples in a step as other rungs.

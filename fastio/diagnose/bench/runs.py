@@ -25,8 +25,8 @@ from fastio.runtime.properties import cached_property
 
 Progress = Callable[[str], None]
 
-# Parts of the time allowed that a phase takes; what is left is for opening, warming and packing.
-# Phases that are left out leave theirs to the others.
+# The share of the allowed time that each phase takes; what is left is for opening, warming and
+# packing. The time of phases that are left out goes to the others.
 _SHARES = {
     "compute": 0.05,
     "cold": 0.12,
@@ -38,22 +38,22 @@ _SHARES = {
 _USED = 0.85
 _MOST_REPEATS = 40
 _MOST_COLD = 5
-_LEAST_STEPS = 4  # of a pass that is cut off; shorter ones say little
-_LEAST_BATCHES = 3  # of DataLoader, behind those that its workers began with
-_RESIDENT = 2  # batches
-_STEPPED, _STEPPED_SHARE = 128, 0.02  # images, and share of the time, to time a worker's steps
+_LEAST_STEPS = 4  # of a pass that is cut off; fewer steps give no reliable rate
+_LEAST_BATCHES = 3  # of DataLoader, after the first one of each worker
+_RESIDENT = 2  # batches that stay on the device, to measure the model alone
+_STEPPED, _STEPPED_SHARE = 128, 0.02  # most images and time to measure a worker's steps
 
 
 class Runs:
     """Makes the runs of a bench, in the order of its methods.
 
     Args:
-        subject: the data.
-        compute: what takes the batches.
-        progress: gets a few words before each phase.
+        subject: the data and how it is loaded.
+        compute: makes the devices that take the batches.
+        progress: called before each phase, with a description of it in a few words.
 
     Attributes:
-        notes: what a reader must know.
+        notes: remarks for the report, one sentence each.
     """
 
     def __init__(self, subject: Subject, compute: Compute, progress: Progress) -> None:
@@ -85,8 +85,8 @@ class Runs:
         """Runs new loaders and devices, with an empty page cache and an empty local cache.
 
         Args:
-            device: makes the device.
-            share: of the time: "cold" of a loader alone, or "together".
+            device: returns a new device.
+            share: which share of the time to use: "cold" for a loader alone, or "together".
         """
         if not self._can_be_cold:
             return []
@@ -110,14 +110,14 @@ class Runs:
     def settled(self, cold: Phase, runs: list[Run], warm: Phase) -> Phase:
         """Returns a cold phase as it would be in the middle of an epoch.
 
-        Of data behind a URL a window of blocks is fetched ahead: first nothing comes, then much at
-        once. So what counts is how many samples were fetched in all that time, though not more
-        than the warm phase takes.
+        A loader of data behind a URL fetches a window of blocks ahead, so that no batches come at
+        first, and then many at once. The rate is therefore that of the samples fetched in the whole
+        time, but at most that of the warm phase.
 
         Args:
-            cold: of the runs.
-            runs: that were made.
-            warm: the same with the data there.
+            cold: the phase of the cold runs.
+            runs: the cold runs.
+            warm: the same phase with the data in the cache.
         """
         data = self.subject.data
         if not data.remote or all(run.whole for run in runs) or not data.nbytes:
@@ -133,7 +133,7 @@ class Runs:
     # --- Warm -------------------------------------------------------------------------------------
 
     def warm_up(self, loader: Loader) -> None:
-        """Reads what the other passes will read."""
+        """Runs once over the steps of the other passes, so that their data is in memory."""
         self.progress("warming up")
         run = run_loop(loader, Device(), self._limit("warm"))
         self._steps = self._steps or len(run.samples)
@@ -205,7 +205,7 @@ class Runs:
     def baseline(self) -> list[Phase]:
         """Runs torch's DataLoader with one worker per core, alone and with the device.
 
-        A run of too few batches for a figure is left out, and noted.
+        A run with too few batches for a reliable rate is left out, and a note says so.
         """
         self.progress("DataLoader")
         made: tuple[tuple[PhaseName, Device], ...] = (
@@ -224,7 +224,7 @@ class Runs:
                 normalized=self.subject.normalized,
                 endless=True,
             )
-            # Batches of workers that began together come together.
+            # Workers that start at the same time deliver their batches at about the same time.
             run = run_loop(loader, device, limit, cpu=own_cpu_s, period=workers)
             if run.first < run.period or run.last - run.first < _LEAST_BATCHES:
                 self.notes.append(
@@ -287,12 +287,12 @@ def packed_rate(subject: Subject, folder: Path, seconds: float) -> float | None:
     blocks.
 
     Args:
-        subject: an image folder.
-        folder: where the packed part goes; it does not exist yet.
-        seconds: to measure for.
+        subject: the data, an image folder.
+        folder: folder to write the packed files to; it must not exist.
+        seconds: duration of the measurement.
 
     Returns:
-        The rate; None where hardly any file is a JPEG.
+        The rate; None if there are too few JPEG files.
     """
     files = [path for path in subject.files() if path.suffix.lower() in (".jpg", ".jpeg")]
     if len(files) < _LEAST_IMAGES:

@@ -79,14 +79,14 @@ def task_of(options: Options, schema: Schema) -> LearnedTask | None:
     """Returns the task that a named model learns, from tokens or from a table.
 
     Args:
-        options: of the bench.
-        schema: of its data.
+        options: options of the bench.
+        schema: schema of the data.
 
     Returns:
-        fastio.train's task; None: the data is of images, or no model was named.
+        A task of fastio.train; None for images, or if no model was named.
 
     Raises:
-        BenchError: there is no such model, or the data lacks what it learns from.
+        BenchError: there is no such model, or the data lacks the fields that it learns from.
     """
     if not options.model_by_name or schema.image_fields:
         return None
@@ -118,7 +118,7 @@ def _task(options: Options, text: bool) -> LearnedTask:
 _TABLE_BATCH, _BATCH = 16_384, 256
 _WINDOW = 1024  # tokens
 
-Transforms = dict[str | None, list[Any]]  # of fields, and under None of whole batches
+Transforms = dict[str | None, list[Any]]  # by field; under None those of whole batches
 
 
 @dataclass(frozen=True)
@@ -126,17 +126,17 @@ class Subject:
     """A dataset, and how it is loaded.
 
     Attributes:
-        options: what was asked for.
-        schema: the dataset's.
-        data: the dataset's facts; rows are those of an epoch.
-        batch_size: samples a step.
-        threads: of the loader.
-        normalized: for a model: images come as normalised float32 in the layout that it wants, and
-            the last batch is left out if it is not full; else images come as uint8.
-        device: that the loader delivers to; None: host memory.
-        cache: folder for a remote dataset's data; None: nothing is kept.
-        task: what a model by name learns from tokens or a table; None: images, or no such model.
-        transforming: when the user's own callables ran, in the run that is under way.
+        options: options of the bench.
+        schema: schema of the dataset.
+        data: facts of the dataset; its number of rows is that of an epoch.
+        batch_size: samples per step.
+        threads: number of threads of the loader.
+        normalized: whether images are normalised float32 in the memory format of the model, and a
+            last batch that is not full is left out; else images are uint8.
+        device: device that the loader delivers to; None for host memory.
+        cache: cache folder for remote data; None keeps nothing.
+        task: the task of a named model on tokens or a table; None for images, or without one.
+        transforming: intervals in which the user's own callables ran in the current run.
     """
 
     options: Options
@@ -155,8 +155,8 @@ class Subject:
         """Opens the data once, to find out what it is.
 
         Raises:
-            BenchError: it is a dataset of torch's, or does not go with what else was asked for.
-            FastioError: it is nothing that can be read.
+            BenchError: the data is a torch dataset, or does not fit the other options.
+            FastioError: the data cannot be read.
         """
         with Loader(
             opened(options.data, options.storage_options), options.batch_size or 1
@@ -191,11 +191,11 @@ class Subject:
 
     @property
     def cacheable(self) -> bool:
-        """Whether a cache can hold the data: it is behind a URL, and no table files."""
+        """Whether a cache can hold the data: it is behind a URL and does not consist of tables."""
         return self.data.remote and (self.data.packed or self.data.kind != "tables")
 
     def files(self) -> list[Path]:
-        """Returns its files on this machine."""
+        """Returns the files of the data on this machine."""
         return local_files(self.options.data)
 
     def open(self, threads: int | None = None, plain: bool = False) -> Loader:
@@ -223,7 +223,7 @@ class Subject:
         )
 
     def _opened(self) -> Any:
-        """Returns what a loader is given for the data: of tokens, a view of them."""
+        """Returns the dataset argument of a loader of the data: a view, if it has tokens."""
         data = opened(self.options.data, self.options.storage_options, self.cache)
         if self.task is not None:
             return self._reading["opener"](data)
@@ -272,7 +272,7 @@ def short(step: Any) -> str:
     """Returns a transform in a few words: "RandomResizedCrop(224)", "Normalize", "halved"."""
     if isinstance(step, Timed):
         return repr(step)
-    if isinstance(step, OnBatch):  # of labels, the one function that tasks have
+    if isinstance(step, OnBatch):  # tasks have no other function than that of the labels
         return repr(step.function) if isinstance(step.function, Timed) else "class numbers"
     known = (getattr(step, name, None) for name in ("size", "length", "max_length"))
     size = next((value for value in known if value), None)
@@ -282,7 +282,7 @@ def short(step: Any) -> str:
 
 
 def opened(data: Any, storage_options: Mapping[str, Any] | None, cache: str | None = None) -> Any:
-    """Returns what a loader is given: a URL is opened with its storage options and cache."""
+    """Opens data at a URL with its storage options and cache; returns other data unchanged."""
     if not isinstance(data, (str, os.PathLike)) or not is_remote(data):
         return data
     return open_data(data, storage_options=storage_options or None, cache=cache)

@@ -15,24 +15,25 @@ from fastio.pack import pack
 from fastio.packed import is_dataset
 
 _CLASSES = 10
-_PHOTOS = 32  # that are drawn; the others are links to them
+_PHOTOS = 32  # different photos; further files are links to them
 _QUALITY = 92
-_BYTES_A_PIXEL = 0.55  # of ImageNet's photos, which these are like
+_BYTES_A_PIXEL = 0.55  # as in ImageNet's photos
 
 
 def synthetic(preset: Preset, work: Path, count: int) -> tuple[Path, Path]:
     """Makes an image folder with JPEGs of the preset's mean size, and packs it.
 
     Args:
-        preset: of images.
-        work: where they go: folders `photos-NAME` and `packed-NAME`, kept for the next time.
-        count: how many.
+        preset: a preset whose samples are images.
+        work: folder in which `photos-NAME-COUNT` and `packed-NAME-COUNT` are made. They are kept,
+            and used again.
+        count: number of photos.
 
     Returns:
-        The folder of photos, and the packed dataset.
+        The folders of the photos and of the packed dataset.
 
     Raises:
-        BenchError: the preset's samples are no images.
+        BenchError: the preset's samples are not images.
     """
     if preset.kind != "image":
         raise BenchError(
@@ -64,7 +65,7 @@ def jpeg_of_size(nbytes: int, seed: int) -> bytes:
     # reach the size.
     height = round((nbytes / _BYTES_A_PIXEL * 3 / 4) ** 0.5)
     pixels = _noise(height, height * 4 // 3, seed)
-    low, high = 0.0, 4.0  # of the contrast, which the size grows with
+    low, high = 0.0, 4.0  # bounds of the contrast; the size of the file grows with it
     data = b""
     for _ in range(12):
         contrast = (low + high) / 2

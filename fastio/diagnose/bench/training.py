@@ -34,13 +34,13 @@ class ImageTrial(Task):
     """Image classification with a given loader, evaluated on centre crops.
 
     Args:
-        options: how to train.
-        size: height and width that the model sees, in pixels.
-        loader: makes the loader of batches (images, labels) for a process.
-        model: makes the model.
+        options: options of the training.
+        size: height and width of the model's input, in pixels.
+        loader: returns a loader of batches (images, labels) for a process.
+        model: returns a new model.
 
     Raises:
-        BenchError: by its steps, of batches that are no (image, label).
+        BenchError: raised by `step` if a batch is not (images, labels).
     """
 
     name = "trial"
@@ -86,8 +86,8 @@ def check_val(subject: Subject) -> None:
     """Raises an error if the evaluation data is missing or has other classes.
 
     Raises:
-        BenchError: its classes are not those of the data, or nothing is trained.
-        FastioError: it is not there.
+        BenchError: it has no images, has other classes than the data, or `epochs` is not given.
+        FastioError: it cannot be read.
     """
     options = subject.options
     if options.val is None:
@@ -106,8 +106,8 @@ def check_classes(
     """Raises an error if the classes differ from those of the data.
 
     Args:
-        data, val: what is trained on, and evaluated on, for the message.
-        ours, others: their classes in order; None: not known, and not compared.
+        data, val: paths of the training and evaluation data, for the message.
+        ours, others: names of their classes in order; None if unknown, which is no error.
 
     Raises:
         BenchError: they differ.
@@ -125,11 +125,11 @@ def accuracies(subject: Subject, device: torch.device) -> tuple[Training, ...]:
     """Trains the model for `Options.epochs` with each loader, from the same initial weights.
 
     Args:
-        subject: images with labels; where `Options.baseline` names a folder, DataLoader reads that.
-        device: of the model.
+        subject: images with labels. If `Options.baseline` is given, DataLoader reads that folder.
+        device: device of the model.
 
     Raises:
-        BenchError: the samples are no (image, label), or the model is no torch module.
+        BenchError: samples are not (image, label), or the model is not a torch module.
     """
     options = subject.options
     found = [_train("fastio", lambda _: subject.open(), subject, device)]

@@ -33,15 +33,15 @@ from fastio.diagnose.probes.storage import storage_facts
 __all__ = ["examine"]
 
 BUDGET_S = 45.0  # no probe begins later
-_WATCHED_S = 1.0  # that others' use of the cores is watched for where nothing else is measured
+_WATCHED_S = 1.0  # how long other processes are watched if there is no data to measure
 
 
 def examine(path: str | None = None, use: Use | None = None) -> Facts:
     """Measures the machine, and a dataset if one is given, in less than a minute.
 
     Args:
-        path: what a loader takes, a path or a URL; None: the machine alone.
-        use: how it is loaded.
+        path: path or URL of data that a loader reads; None examines the machine only.
+        use: how the user loads the data.
 
     Raises:
         SourceNotFound: there is nothing at the path that a loader takes.

@@ -40,16 +40,16 @@ from fastio.sources.tar.dataset import TarDataset
 from fastio.sources.tar.kind import TARS
 from fastio.store import is_remote, local_path
 
-MOST_FILES = 100_000  # that are taken out of the page cache one by one, in a few seconds
+MOST_FILES = 100_000  # dropping so many from the page cache one by one takes a few seconds
 _MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "afs"}
 
 _LISTING_S = 5.0
-_STORE_S = 15.0  # that a store has to say what there is
-_MEASURED = 512  # files whose sizes stand for those of all
-_KEPT = 100_000  # paths
-_TABLES = 8  # files that stand for the rest: opening one reads its footer
-_TAR_BYTES = 1 << 30  # of tars that are indexed
+_STORE_S = 15.0  # time for a store to list the data
+_MEASURED = 512  # files from whose sizes the total size is estimated
+_KEPT = 100_000  # paths of shards
+_TABLES = 8  # files that are opened as a sample of all, because opening one reads its footer
+_TAR_BYTES = 1 << 30  # total size of the tars that are indexed
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Data:
     Attributes:
         facts: the facts of the whole dataset.
         files: its files on this machine, or a large part of them.
-        part: what a loader is given to read a part of the data: a path, or a list of files.
+        part: the dataset argument of a loader of a part of the data: a path, or a list of files.
     """
 
     facts: DataFacts
@@ -100,11 +100,11 @@ def _tar_dataset(files: Sequence[str]) -> Iterator[TarDataset]:
 
 @dataclass(frozen=True)
 class Images:
-    """Some of a dataset's images, from all over it, in random order, as neighbours are alike.
+    """A random sample of a dataset's images, in random order, because neighbours may be similar.
 
     Attributes:
-        dataset: the dataset, open.
-        field: its field of images.
+        dataset: the open dataset.
+        field: name of its image field.
         rows: the rows of the images.
     """
 
@@ -133,12 +133,12 @@ class Images:
 
 @dataclass(frozen=True)
 class Context:
-    """What is examined, and how: the argument of the probes of data.
+    """The argument of the probes of data: what is examined, and how.
 
     Attributes:
         data: the dataset.
         use: how the user loads it.
-        attempts: notes what cannot be measured.
+        attempts: calls the probes, and notes what cannot be measured.
         cores: the largest number of threads of a loader.
     """
 
@@ -158,8 +158,8 @@ def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data
     """Finds out what data is at a path.
 
     Raises:
-        SourceNotFound: there is nothing, or nothing that a loader takes.
-        FastioError: it is damaged, or the store says why it does not give it.
+        SourceNotFound: there is no data there that a loader reads.
+        FastioError: the data is damaged, or its store refuses access.
         TimeoutError: the store does not answer.
     """
     path = local_path(path)
@@ -186,11 +186,11 @@ def _packed(path: str) -> Data:
 
 
 def facts_of(data: Any, dataset: Any) -> DataFacts:
-    """Returns the facts of a dataset that is open, whatever it is.
+    """Returns the facts of an open dataset of any kind.
 
     Args:
-        data: what it was opened from.
-        dataset: one of fastio's.
+        data: the path, URL or object that it was opened from.
+        dataset: a dataset of fastio.
     """
     schema, kind = dataset.schema, kind_of(dataset)
     # Token files are read like a packed dataset, but fastio has not packed them.
@@ -314,7 +314,7 @@ def local_files(data: Any, most: int = MOST_FILES) -> list[Path]:
 
     Args:
         data: a path, a pattern, or a list of them.
-        most: how many are enough.
+        most: maximum number of files to return.
     """
     found: list[Path] = []
     for one in data if isinstance(data, (list, tuple)) else [data]:
@@ -372,12 +372,12 @@ class Piece:
 
 
 def first_pieces(pieces: Iterable[Piece], most_bytes: int, seconds: float) -> list[Piece]:
-    """Returns the first pieces, at least one, up to a number of bytes and a time for finding them.
+    """Returns the first pieces, at least one, within a limit of bytes and of time.
 
     Args:
-        pieces: found one by one, which takes a while on a network file system.
-        most_bytes: largest sum of their lengths.
-        seconds: time after which the next one is not looked for.
+        pieces: the pieces. Finding each one may take a while on a network file system.
+        most_bytes: maximum total length of the pieces in bytes.
+        seconds: time after which no further piece is requested.
     """
     found: list[Piece] = []
     total, end_s = 0, time.monotonic() + seconds
@@ -392,7 +392,7 @@ def first_pieces(pieces: Iterable[Piece], most_bytes: int, seconds: float) -> li
 def drop(files: list[Path]) -> None:
     """Drops files from the page cache, except pages that a process has mapped.
 
-    What was not written yet is written first. Files that cannot be opened are left.
+    Pages that are not on the disk yet are written first. Files that cannot be opened are skipped.
     """
     for path in files:
         with suppress(OSError):
@@ -447,7 +447,7 @@ def file_system(path: Path) -> str:
             left, _, right = line.partition(" - ")
             mount = left.split(" ")[4].replace("\\040", " ")
             inside = where == mount or where.startswith(mount.rstrip("/") + "/")
-            # Of mounts one over the other the last one counts.
+            # If several file systems are mounted at one place, the last one is visible.
             if inside and len(mount) >= longest:
                 kind, longest = right.split(" ")[0], len(mount)
     return kind

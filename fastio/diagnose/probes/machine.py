@@ -1,10 +1,8 @@
-"""Probes of the machine or its container, of torch's settings, of what other processes use, and of
-the GPU: rates of copies, and speed-ups by settings.
+"""Probes of the machine or container, of torch's settings, of other processes, and of the GPU.
 
-The use of the cores by others is measured over a while, from processor times: the kernel counts how
-long each core was busy, whoever kept it so (/proc/stat); the use of this process and its children
-is subtracted. The load average would count threads that wait for a disk, too, and those of a
-container's whole host.
+The use of the cores by other processes is measured over some time: the kernel counts how long each
+core was busy (/proc/stat), and the time of this process and its children is subtracted. The load
+average would also count threads that wait for a disk, and those of a container's whole host.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def machine_facts(device: torch.device | None = None) -> MachineFacts:
     """Returns the facts of the machine, or of the container of this process.
 
     Args:
-        device: that batches go to; None: host memory.
+        device: device that batches are delivered to; None for host memory.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     gpu = device is not None and device.type == "cuda"
@@ -244,8 +242,8 @@ def _busy_s(stat: str) -> float:
 # --- The first CUDA device ------------------------------------------------------------------------
 
 _COPY_BYTES = 64 << 20
-_EDGE = 4096  # of the matrices
-_IMAGES = (32, 128, 56, 56)  # of the convolution
+_EDGE = 4096  # rows and columns of the matrices
+_IMAGES = (32, 128, 56, 56)  # shape (N, C, H, W) of the convolution's input
 _NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
 
 
@@ -264,7 +262,7 @@ def gpu_facts() -> GpuFacts | None:
         tf32=torch.backends.cuda.matmul.allow_tf32,
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         pinned_bytes_s=pinned,
-        # Asked for right behind a copy: an idle link goes to sleep.
+        # Queried right after a copy, because an idle link changes to a slower mode.
         link=_link("current", about),
         best_link=_link("max", about),
         pageable_bytes_s=copy_rate(device, pinned=False),

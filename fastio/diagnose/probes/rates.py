@@ -95,14 +95,14 @@ def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwa
 
 # --- Rates ----------------------------------------------------------------------------------------
 
-SECONDS = 1.5  # of each
+SECONDS = 1.5  # for each measurement, in all of its turns
 TURNS = 4
-_BATCHES = 3  # a turn, at least, and
-_PATIENCE_S = 8.0  # at most, where they are slow to come
+_BATCHES = 3  # least batches of a turn
+_PATIENCE_S = 8.0  # most time to reach them, and to warm up
 _BATCH = 32
-_AHEAD = 3  # batches
-_FRESH = 12  # batches, whose memory is new: the system's part of that is the loader's start
-_FRESH_S = 1.0  # at most: where batches come slowly, it is little
+_AHEAD = 3  # batches that a loader prepares ahead
+_FRESH = 12  # first batches, which do not count because their memory is newly allocated
+_FRESH_S = 1.0  # most time for them: allocation matters little if batches are slow
 _SHM = Path("/dev/shm")
 _ROOM_BYTES = 1 << 30
 

@@ -28,22 +28,22 @@ from fastio.store.ranges import parallel
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_ASKED = 5  # requests for the latency
+_ASKED = 5  # requests to measure the latency
 _SMALL_BYTES = 1024
-_LEAST_BYTES, _LARGE_BYTES = 64 << 10, 4 << 20  # of a request
-_REQUEST_S = 0.25  # that a request of a measured length takes, about
+_LEAST_BYTES, _LARGE_BYTES = 64 << 10, 4 << 20  # limits of the length of a request
+_REQUEST_S = 0.25  # approximate duration of the requests that measure the bandwidth
 _PARALLEL = 8
-_DEADLINE_S = 16.0  # of a probe
-_LATE_S = 8.0  # that one may go on after the time for all of them
+_DEADLINE_S = 16.0  # for one probe
+_LATE_S = 8.0  # how much longer than the time for all probes the last one may take
 _SECONDS = 3.0
-_LOADER_S = 8.0  # with its start
+_LOADER_S = 8.0  # for the loader, including its start
 _POLL_S = 0.05
-_LEAST_FETCHED = 24 << 20  # by a loader: less is what it begins with
-_BUSY = 0.7  # of the threads' time: it is not the store that is waited for
+_LEAST_FETCHED = 24 << 20  # by a loader: fewer bytes are only its first prefetching
+_BUSY = 0.7  # share of the threads' time: busier threads limit the rate, not the store
 _SAMPLED = 256
-_PLACES = 8  # at most
-_BLOCK_BYTES = 4 << 20  # that come for one row, about
-_SAMPLED_S = 3.0  # that fetching them may take
+_PLACES = 8  # most places of a packed dataset that are sampled
+_BLOCK_BYTES = 4 << 20  # fetched for one row, approximately
+_SAMPLED_S = 3.0  # time to fetch the sampled rows
 
 
 def remote_facts(context: Context) -> RemoteFacts:
@@ -51,7 +51,7 @@ def remote_facts(context: Context) -> RemoteFacts:
     attempts, cache = context.attempts, context.use.cache
 
     def ask(what: str, probe: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """An attempt that ends in time."""
+        """Calls a probe of the store, with a time limit."""
         call, seconds = partial(probe, *args, **kwargs), min(_DEADLINE_S, attempts.left_s + _LATE_S)
         return attempts(what, within, seconds, "the store", call)
 
@@ -126,11 +126,11 @@ def stream_rate(store: Store, name: str, size: int, streams: int, length: int) -
     length = min(length, size)
     places = max(1, size - length + 1)
     end_s = time.monotonic() + _SECONDS
-    # Ranges apart from each other: a store may keep what it sent last.
+    # The ranges are far apart, because a store may cache what it sent last.
     offsets = [(number * 7919 * 4096) % places for number in range(16 * streams)]
 
     def read(number: int, stop: threading.Event) -> int:
-        """Each stream reads once, however late it begins."""
+        """Reads a range, unless the time is up. Each stream reads at least one."""
         if number >= streams and time.monotonic() > end_s:
             return 0
         return len(store.read(name, offsets[number], length, stop=stop))
@@ -141,14 +141,13 @@ def stream_rate(store: Store, name: str, size: int, streams: int, length: int) -
 
 
 def loader_bytes_s(context: Context) -> float | None:
-    """Returns the bytes per second that a loader fetches, counted from the first byte, prefetching
-    included.
+    """Returns the bytes per second that a loader fetches, from the first byte on, with prefetching.
 
     Returns None if the loader's threads, and not the store, limit the rate, or if too little is
     fetched for a measurement.
 
     Raises:
-        FastioError: it cannot be loaded.
+        FastioError: the data cannot be loaded.
     """
     from fastio.loader import Loader  # which imports torch
 
@@ -178,15 +177,17 @@ def loader_bytes_s(context: Context) -> float | None:
 
 
 def decode_rate(context: Context, bytes_s: float) -> float | None:
-    """Returns the samples per second of a loader that has fetched them before: a few of some places
-    of a packed dataset, as those of a place may be alike; of tars the first ones.
+    """Returns the samples per second that a loader decodes from data that was fetched before.
+
+    The samples are a few from each of several places of a packed dataset, because neighbours may be
+    similar; of other data they are the first ones.
 
     Args:
         context: what is examined.
-        bytes_s: that the store gives.
+        bytes_s: bytes per second of the store.
 
     Raises:
-        FastioError: they cannot be loaded.
+        FastioError: the samples cannot be loaded.
     """
     facts, use = context.data.facts, context.use
     few = round(_SAMPLED_S * bytes_s / max(1.0, facts.sample_bytes))

@@ -1,5 +1,6 @@
-"""Probes of samples: what images, tables and tokens are like, and how fast they are loaded from
-memory, as they are and packed as a trial.
+"""Probes of samples: properties of images, tables and tokens, and how fast they are loaded.
+
+They are loaded from memory, as they are, and from a part that is packed as a trial.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ TrialCodec = Literal["blocks", "raw"]
 _SAMPLED = 192
 _SAMPLED_BYTES = 64 << 20
 _HEADERS_S = 4.0
-_TRIED_PIXELS = 100e6  # of all images that are shrunk as a trial
-_LARGER = 2.0  # than what a crop needs: worth a try of smaller ones
-_ORIENTATION = 0x0112  # of EXIF
+_TRIED_PIXELS = 100e6  # total pixels of the images that are shrunk as a trial
+_LARGER = 2.0  # images this many times larger than a crop needs are shrunk as a trial
+_ORIENTATION = 0x0112  # EXIF tag
 _PILLOW = "decoding with Pillow"
 
 
@@ -285,11 +286,11 @@ def _tries(
 
 # --- Tables and tokens ----------------------------------------------------------------------------
 
-_TEXT_BYTES = 64 << 20  # of files that are read into memory as a whole
+_TEXT_BYTES = 64 << 20  # largest size of files that are read into memory as a whole
 _TRIED_ROWS = 200_000
-_WINDOW = 1024  # tokens
-_TURNS = 2  # loaders of files take a while to begin
-_LEAST_BATCH = 4096  # large enough that rows and not batches take the time
+_WINDOW = 1024  # tokens of a window
+_TURNS = 2  # few, because loaders of files take a while to start
+_LEAST_BATCH = 4096  # rows; the cost per batch is small compared to that of so many rows
 
 
 def table_facts(context: Context) -> TableFacts | None:

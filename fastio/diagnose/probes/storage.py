@@ -32,16 +32,16 @@ from fastio.diagnose.probes.rates import image_loader, loader_part
 from fastio.runtime.files import only_files
 from fastio.runtime.threads import DaemonPool
 
-_MOST_BYTES = 64 << 20  # of a measurement
+_MOST_BYTES = 64 << 20  # that a measurement reads
 _MOST_S = 2.0
 _MOST_READS = 1024
 _PARALLEL = 8
-_LARGE_BYTES = 16 << 20  # a file from which to read in sequence
+_LARGE_BYTES = 16 << 20  # least size of a file for the sequential read
 _CHUNK_BYTES = 1 << 20
-_LOOKED_AT = 256  # files, and
-_MAPPED_BYTES = 1 << 30  # bytes of them, whose pages are looked at
-_CHECKED = 32  # pieces
-_STILL_THERE = 0.5  # of the pages: the system did not take them back
+_LOOKED_AT = 256  # most files whose resident pages are counted
+_MAPPED_BYTES = 1 << 30  # and their most bytes
+_CHECKED = 32  # pieces whose pages are counted after they were dropped
+_STILL_THERE = 0.5  # share of these pages: above it, the system has kept them
 
 
 def storage_facts(context: Context) -> StorageFacts | None:
@@ -259,9 +259,9 @@ def _read(piece: Piece, end_s: float) -> int:
 
 _ROWS = 1024
 _BYTES = 256 << 20
-_CHOOSING_S = 3.0  # a network file system takes a while for each
+_CHOOSING_S = 3.0  # time to find images, each of which takes a while on a network file system
 _SECONDS = 2.5
-_BATCH, _AHEAD = 16, 4  # small, so that a slow disk gives some
+_BATCH, _AHEAD = 16, 4  # small, so that even a slow disk delivers some batches
 
 
 def cold_loader_rate(context: Context) -> float | None:

@@ -179,9 +179,9 @@ def timeline(spans: Sequence[Span], run: str, batch: str) -> Figure:
     """Returns consecutive steps from the middle of a run, without the first ones.
 
     Args:
-        spans: of the run.
-        run: its name.
-        batch: what a step is given, in words.
+        spans: spans of the run.
+        run: name of the run.
+        batch: description of the batch of a step.
     """
     numbers = sorted({span.step for span in spans})
     first = min(len(numbers) // 4, max(0, len(numbers) - _STEPS))

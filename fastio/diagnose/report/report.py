@@ -32,16 +32,17 @@ class Report:
     """The contents of a report, in reading order. Texts may hold anything, and are shown cleaned.
 
     Attributes:
-        command: the command that found it out.
+        command: command that made the report.
         facts: names and texts of facts of data and machine.
         subject: path of the data.
-        verdict, lead: the result in a sentence; another one below it.
+        verdict, lead: the result in a sentence, and a second sentence below it.
         numbers: the main numbers.
-        findings: causes of lost time, the largest gain first; None if none were looked for.
-        epochs: epochs as bars, which a page has among its figures.
-        figures: the plots of a page.
-        tables: all tables that have rows.
-        method, remarks: how it was measured, for a page; what else is to be said.
+        findings: causes of lost time, the largest gain first; None if they were not determined.
+        epochs: epochs that the terminal shows as bars; a page has them among its figures.
+        figures: plots of the page.
+        tables: tables that have rows.
+        method: sentences for the page on how the numbers were measured.
+        remarks: further remarks.
     """
 
     command: str

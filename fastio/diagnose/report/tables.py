@@ -45,13 +45,13 @@ class Table:
     """A table of texts. The first column names the row, the others hold numbers.
 
     Attributes:
-        title: a few words.
-        columns: headings.
-        rows: of as many texts as there are columns.
-        note: what the columns mean; "" where they say it themselves.
-        sums: how many rows at the end are sums of those above.
-        long_last: the last column holds text, not numbers.
-        detailed: whether it is left to the page.
+        title: title of the table.
+        columns: headings of the columns.
+        rows: rows, each with a text for each column.
+        note: explanation of the columns; "" if the headings suffice.
+        sums: number of rows at the end that are sums of the rows above.
+        long_last: whether the last column holds text instead of numbers.
+        detailed: whether only the page shows the table.
     """
 
     title: str
@@ -63,7 +63,7 @@ class Table:
     detailed: bool = False
 
 
-Columns = Mapping[str, Callable[[Any], str]]  # of each heading: a row -> its text
+Columns = Mapping[str, Callable[[Any], str]]  # for each heading, a function: row -> text
 
 
 def _filled(title: str, shown: Iterable[Any], columns: Columns, note: str = "") -> Table:

@@ -37,9 +37,9 @@ def print_report(report: Report, *, console: Console | None = None) -> None:
     """Prints a report: verdict, findings, tables.
 
     Args:
-        report: what is shown.
-        console: where to; standard output by default. From 80 columns on nothing is cut off;
-            terminals that are no UTF-8 get ASCII.
+        report: report to print.
+        console: console to print to (default: standard output). With at least 80 columns nothing
+            is cut off. Terminals with another encoding than UTF-8 get ASCII.
     """
     parts: list[RenderableType] = []
     if report.subject:

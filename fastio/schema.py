@@ -400,7 +400,7 @@ def is_open_array(kind: Field) -> TypeGuard[Array]:
 
 
 def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
-    """Returns the Arrow columns (name, type) that hold a field, its main column first."""
+    """Returns a field's Arrow columns (name, type), main one first; SchemaError if it has none."""
     if isinstance(field, Image):
         parts = [(f"{name}.{part}", kind) for part, kind in _OF_IMAGE.items()]
         return [(name, pa.large_binary()), *parts]

@@ -26,7 +26,7 @@ from fastio.cache.held import HeldFolder
 from fastio.errors import CacheError
 from fastio.runtime.lifecycle import Owner, hold_while_forking
 
-VERSION = 4  # also of what pieces contain: block records
+VERSION = 4  # of the database, and of the contents of pieces, such as block records
 _NAME = "index.sqlite"
 _MOST = 1 << 60  # largest valid number of bytes, rows and positions
 LOADING, READY = 0, 1

@@ -271,7 +271,7 @@ class Case(Known):
 
 # --- What ran -------------------------------------------------------------------------------------
 
-_STAGES: dict[Culprit, tuple[Stage, ...]] = {  # whose waits a culprit causes
+_STAGES: dict[Culprit, tuple[Stage, ...]] = {  # the stages in which a culprit causes waits
     "network": ("fetch",),
     "threads": ("decode", "augment"),  # which the same threads do
 }

@@ -17,7 +17,7 @@ from fastio.errors import MeasuredInvalid
 from fastio.stats import Stats
 
 FORMAT = 3  # version of the JSON format; a reader refuses others
-LEAST_STEPS = 3  # of the model alone, for a rate that others are compared with
+LEAST_STEPS = 3  # of the model alone; fewer give no rate to compare others with
 
 PhaseName = Literal[
     "compute",  # the model, or the emulated accelerator, on resident batches: no loader
@@ -187,7 +187,7 @@ class ThreadRate:
     """The warm rate of the loader with a number of threads.
 
     Attributes:
-        threads: of the loader.
+        threads: number of threads of the loader.
         samples_per_s: rate of the loader alone, without Python transforms.
     """
 

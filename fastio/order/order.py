@@ -158,7 +158,7 @@ class ShardSequence:
     Args:
         bounds: first row of each shard, from 0, and the number of rows; ascending. A shard may have
             no rows.
-        seed, epoch: of the order of the shards; see `Order`.
+        seed, epoch: key of the order of the shards; see `Order`.
 
     Attributes:
         shards: int64 (shards,), the shard at each turn.
@@ -210,7 +210,8 @@ class ShardOrder:
         window: number of shards per window.
 
     Attributes:
-        rows, seed, epoch, window: of the order.
+        rows: number of rows of the dataset.
+        seed, epoch, window: as given.
         mode: "window".
         block: 0: windows do not consist of blocks.
         partitions: 1; see `PartitionedOrder`.

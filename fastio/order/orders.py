@@ -25,7 +25,7 @@ class PickedOrder:
         picked: int64 or int32 (order.rows,), rows of the dataset.
 
     Attributes:
-        rows, seed, epoch, partitions: of the order.
+        rows, seed, epoch, partitions: those of the other order.
     """
 
     rows: int

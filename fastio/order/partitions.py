@@ -43,7 +43,7 @@ class RunSequence:
     Args:
         rows: number of rows of the dataset.
         run: number of rows per run of consecutive rows.
-        seed: of the order of the runs.
+        seed: seed of the order of the runs.
     """
 
     def __init__(self, rows: int, run: int, seed: int) -> None:
@@ -110,7 +110,7 @@ class PartitionedOrder:
             `block` has no effect.
 
     Attributes:
-        rows, seed, epoch, mode, partitions: of the order.
+        rows, seed, epoch, mode, partitions: as given.
         block: number of rows per block; 0 if windows consist of shards.
     """
 

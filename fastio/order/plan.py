@@ -22,7 +22,7 @@ from fastio.packed.grouping import starts_of
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _OF_IMAGES = 0xD1342543DE82EF95  # an odd number with well mixed bits, for `image_keys`
-_ROWS_AT_ONCE = 1024  # of which a plan asks the order, if batches are smaller
+_ROWS_AT_ONCE = 1024  # a plan looks up so many rows at a time if batches are smaller
 
 
 class Together:
@@ -154,7 +154,7 @@ class Plan:
         drop_last: drop the last global batch if it is not full. Otherwise its samples are spread
             evenly over the ranks, and ranks with fewer samples are padded with rows from the
             beginning of the epoch (`PlannedBatch.valid` excludes them).
-        rank, world_size: of this process.
+        rank, world_size: rank of this process, and number of processes.
         start: first position: number of samples of the epoch, over all ranks, that are done.
         repeat: how often a row occurs, at consecutive positions, or at consecutive positions of
             its partition. The epoch has `order.rows` samples all the same, so that the last rows
@@ -187,7 +187,7 @@ class Plan:
         return left // self.global_batch if self.drop_last else -(-left // self.global_batch)
 
     def batch(self, step: int) -> PlannedBatch:
-        """Returns the batch of a step in [0, len(self))."""
+        """Returns the batch of a step in [0, len(self)); IndexError for other steps."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} is not in [0, {len(self)})")
         return self._batch(step)

@@ -15,7 +15,12 @@ from fastio.sources.arrays import class_names
 
 
 def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
-    """Returns the samples of any iterable, which is iterated over only once."""
+    """Returns the samples of any iterable, which is iterated over only once.
+
+    Raises:
+        PackError: It has no samples.
+        SchemaError: The first sample cannot be stored.
+    """
     name = type(iterable).__name__
     samples = iter(iterable)
     if schema is None:

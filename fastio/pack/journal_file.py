@@ -147,7 +147,7 @@ def unlink(file: IO[bytes], path: Path) -> None:
 
 
 def lock(file: IO[bytes], folder: Path) -> None:
-    """Locks a journal until it is closed; does not wait for a process that has locked it."""
+    """Locks a journal until it is closed; PackConflict if another process has locked it."""
     with suppress(OSError):  # some network file systems have no locks
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -67,6 +67,9 @@ def indexed_source(dataset: Any, schema: Schema | None, workers: int = 1) -> Sou
         dataset: The dataset.
         schema: The schema of its samples. If None, the first sample that can be read decides.
         workers: The largest number of worker processes. If 1, this thread reads the samples.
+
+    Raises:
+        PackError: The dataset has no samples.
     """
     name, total = type(dataset).__name__, len(dataset)
     if not total:

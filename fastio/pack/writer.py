@@ -131,7 +131,7 @@ class Writer:
 
     @property
     def report(self) -> PackReport:
-        """The report of the finished dataset."""
+        """The report of the finished dataset; PackError before `finish`."""
         if self._report is None:
             raise PackError("the writer has not finished")
         return self._report

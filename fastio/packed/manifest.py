@@ -245,7 +245,7 @@ class Manifest:
         return Version(self.version, self.fingerprint, *sizes, source)
 
     def name(self, shard: int) -> str:
-        """Returns the file name of a shard."""
+        """Returns the file name of a shard; ManifestInvalid if it is none."""
         name = self._text("name", shard)
         if name in ("", ".", "..") or os.path.basename(name) != name or "\0" in name:
             raise ManifestInvalid(f"{self.path}: {name!r} is not the name of a shard")

@@ -387,6 +387,10 @@ class Dataset(Remote):
         """Returns one image as it is stored, neither decoded nor verified; see `image`.
 
         For a field of lists of images, `index` is its place in the row's list.
+
+        Raises:
+            SchemaError: The field does not hold images, or lists of images.
+            IndexError: The row number or `index` is out of range.
         """
         if not isinstance(self._field(field), Image if index is None else Images):
             raise SchemaError(f"field {field!r} is not an image field: use gather")

@@ -20,7 +20,7 @@ Whoever needs to know what a dataset can asks it here, and not for its class:
 
 The native engine reads the bytes that `image_reads`, `fixed_columns`, `array_columns` and
 `ragged_rows` name; all other fields come from `gather_all`. A view of a dataset delegates to the
-dataset behind it.
+dataset behind it. Methods for images raise SchemaError for a field of another type.
 """
 
 from __future__ import annotations

@@ -320,7 +320,12 @@ class ShardReader:
         return found.values[begin:end]
 
     def values(self, column: str, local_rows: Sequence[int] | NDArray[np.int64]) -> list[Any]:
-        """Returns a str or bytes for each row of a variable-width column, copied from the map."""
+        """Returns a str or bytes for each row of a variable-width column, copied from the map.
+
+        Raises:
+            IndexError: A row number is out of range.
+            ShardCorrupt: A string is not UTF-8.
+        """
         found = self._column(column, BYTES, TEXT)
         data, rows = found.values.data, np.asarray(local_rows, dtype=np.int64)
         count = len(found.offsets) - 1

@@ -1,6 +1,15 @@
 """What can be read as a dataset: packed folders, and what others wrote, as it is.
 
-`registry` decides what a path, a URL or an object is; `base` says what a kind of data has to tell.
+- `registry`: what a path, a URL or an object is; `base`: what a kind of data has to tell
+- `packed`, `folder_kind`, `memory`, `tar/`, `table/`, `hugging_face/`, `corpus/`: the kinds of data
+- `folder`, `stored_files`, `listed`: image and sound files, here, in a store, and in a list;
+  `described`: those with a table about them
+- `arrays`, `npy`, `torchvision_sets`: arrays in memory, NumPy's files, torchvision's datasets
+- `encoded_rows`, `named_files`: images that are encoded files; which files data may name
+- `torch_rows`, `torch_dataset`: datasets of torch, read natively or by torch's DataLoader
+- `torch_calls`, `worker_start`: functions called in DataLoader's workers; how workers report errors
+- `stateful`, `subset_indices`, `inside`: which objects have a state; indices of a Subset; which
+  datasets an object refers to
 """
 
 from __future__ import annotations

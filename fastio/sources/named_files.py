@@ -39,9 +39,9 @@ class NamedFiles:
         """Returns where a file lies, without links.
 
         Raises:
-            PermissionError: that is in none of the folders.
-            ValueError: the path has a NUL.
-            SourceNotFound: it is the URL of a file of another host.
+            PermissionError: the file lies in none of the folders.
+            ValueError: the path contains NUL.
+            SourceNotFound: the path is a file URL with the name of another host.
         """
         path = local_path(path)
         if self._folder is None:

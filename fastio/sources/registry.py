@@ -256,7 +256,7 @@ def open(
         FormatUnsupported: the data has a format that fastio does not read, or a newer fastio packed
             it.
         PackageMissing: an optional package is needed to read it, and is not installed.
-        OptionError: an option is one of another kind of data.
+        OptionError, ValueError: an option is one of another kind of data, or its value is invalid.
         SourceNotFound, ShardCorrupt, SchemaError: the data cannot be read.
         StoreError: a store does not answer, or the folder of a URL cannot be listed.
         ManifestInvalid: the manifest of a packed dataset is damaged.

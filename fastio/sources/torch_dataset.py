@@ -42,8 +42,8 @@ from fastio.sources.worker_start import WorkerStart
 from fastio.store import absolute_path
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
-_WORKERS_S = 5.0  # for all workers to end, as DataLoader has it for one;
-_TERMINATED_S = 0.2  # and for each to go once it was terminated
+_WORKERS_S = 5.0  # for all workers to end; DataLoader waits as long for each
+_TERMINATED_S = 0.2  # for each worker to end after it was terminated
 _PACK = (
     "Pack the dataset once with fastio.pack(dataset, 'packed/'), and load the result with "
     "fastio.Loader('packed/')."

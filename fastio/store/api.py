@@ -170,6 +170,9 @@ class Store:
 
         Returns:
             Read-only uint8 memory, as it was received, without a copy.
+
+        Raises:
+            ValueError: The offset or the length is negative.
         """
         if offset < 0 or (length is not None and length < 0):
             raise ValueError(f"offset {offset} and length {length} must not be negative")

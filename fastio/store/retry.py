@@ -23,8 +23,8 @@ _LONGEST_PAUSE_S = 5.0
 SLOWEST_BYTES_PER_S = 1 << 20
 SHORTEST_S = 0.01  # the least time for a request, right before the deadline
 FETCHES = 6  # most fetches of damaged data; if each one is damaged, so is the source
-_LONGEST_WAIT_S = 360.0  # that servers may ask for; the Hub counts requests for 300 s
-_LONGEST_REFUSED_PAUSE_S = 1.0  # of a server that has not answered yet
+_LONGEST_WAIT_S = 360.0  # for servers that ask to wait; the Hub counts requests for 300 s
+_LONGEST_REFUSED_PAUSE_S = 1.0  # between requests to a server that has not answered yet
 _LONGEST_CAUSE = 400  # characters; some servers answer with whole pages
 _BELIEVED = 3  # a doubtful response is accepted as final when it comes this many times
 

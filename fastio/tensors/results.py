@@ -34,9 +34,9 @@ class Lying(NamedTuple):
     """An array of a result that lies in the memory of the batch.
 
     Attributes:
-        number: its number among the arrays of the result.
-        dtype, shape: of the array. Those of kind "image" and "pillow" are (C, H, W), or (H, W, C)
-            in batches that are channels last.
+        number: number of the array among the arrays of the result.
+        dtype, shape: dtype and shape of the array. Arrays of kind "image" and "pillow" are
+            (C, H, W), or (H, W, C) if image batches are channels last.
         kind: what the function returned.
     """
 

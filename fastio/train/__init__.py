@@ -1,7 +1,14 @@
 """Training loops on fastio's public names: read them, run them, copy them.
 
-`fit` in loop.py is the loop; kinds.py describes what is trained. Names that need
-torch are imported when they are used: the command line reads the options without it.
+- `loop`: `fit`, the training loop; `run`: the state of a run; `learner`: model and optimizer
+- `task`, `kinds`, `fields`, `objectives`: what a task is; the tasks for images, text and tables,
+  the fields that they read, and their losses and metrics
+- `options`, `loaders`, `parallel`: options of a run, its loaders, its processes and devices
+- `checkpoint`, `monitor`, `progress`: checkpoints, curves, the progress bar
+- `models/`: models by name
+
+Names that need torch are imported when they are used, so that the command line can read the options
+without importing it.
 """
 
 from __future__ import annotations

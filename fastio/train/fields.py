@@ -48,10 +48,10 @@ class Labels:
 
     Attributes:
         field: The field.
-        words: Its vocabulary; of strings and integers without one, all values that there are, in
-            ascending order.
-        data: The dataset that they come from.
-        numbered: Whether that has their numbers rather than words or values.
+        words: The vocabulary of the field. For strings and integers without one: all values that
+            occur, in ascending order.
+        data: The dataset from which the words were taken.
+        numbered: Whether this dataset stores class numbers instead of words or values.
     """
 
     field: str
@@ -80,12 +80,12 @@ class Labels:
         device.
 
         Args:
-            data: The dataset that the words come from, or another one, which may number the same
-                words otherwise.
-            device: Where the batches are.
+            data: The dataset whose batches are converted: `self.data`, or another one, which may
+                have other numbers for the same words.
+            device: The device of the batches.
 
         Returns:
-            A transform for `fastio.Loader`; None where batches have the numbers already.
+            A transform for `fastio.Loader`; None if batches have these class numbers already.
 
         Raises:
             TrainError: The dataset has a class that is not among these.

@@ -44,14 +44,15 @@ class LearnedTask(Task):
     """A task that is described by data: what is read, what the model gets, and what it learns.
 
     Attributes:
-        name, unit, lr: As of `Task`.
+        name, unit, lr: As in `Task`.
         settings: The settings of the kind of data.
-        objective: Loss and metrics.
+        objective: The loss and the metrics.
         make: Returns the model.
-        inputs: A batch -> what the model is called with.
-        target: A batch -> what the outputs are compared with, one of each sample.
-        read: (data, process, whether to train) -> the arguments of the loader.
-        learned: What was found in the data and a resumed checkpoint must share, as JSON values.
+        inputs: Returns the arguments of the model for a batch.
+        target: Returns the targets of a batch, one for each sample.
+        read: Returns the arguments of the loader, given the data, the process, and whether to
+            train.
+        learned: Properties of the data that a resumed checkpoint must share, as JSON values.
         losses: The number of losses of a sample.
         units: A batch -> the number of units in each of its samples.
         labels: The classes; None if numbers or tokens are predicted.

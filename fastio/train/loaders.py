@@ -24,9 +24,10 @@ def training_loader(
     A last batch that is not full is left out, unless it is the only one: see `has_full_batch`.
 
     Args:
-        options: Of the run.
-        process: Of this process.
-        opener: Returns the dataset of a path or URL, which the loader reads; by default the path.
+        options: The options of the run.
+        process: This process.
+        opener: Returns what the loader reads, given the path or URL of the data. By default, the
+            path or URL itself.
         settings: Further arguments of `fastio.Loader` (transforms, fields, ...).
 
     Raises:

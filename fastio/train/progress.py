@@ -23,7 +23,7 @@ from fastio.train.monitor import Monitor
 from fastio.train.run import Run
 
 _LOOK_S = 0.3  # between two looks at the loss, each of which waits for the GPU
-_WINDOW_S = 10  # that rates are of
+_WINDOW_S = 10  # rates are means over this time
 
 
 class _Look(NamedTuple):

@@ -13,6 +13,13 @@ ones and those that change values.
 
 The random draws of the native part are a function of (seed, epoch, row, occurrence of the row,
 place in the list), so they can be asked for afterwards: see `augmentation`.
+
+- `specs`: crops, resizes, flips, Normalize, ToDtype, OnBatch
+- `pixels`, `pixel_checks`: operations on pixels, and the checks of their parameters
+- `drawn`, `policies`: policies and lists from which operations are drawn, and their tables
+- `per_sample`, `batches`, `views`: Python functions, Mixup and CutMix, several outputs of an image
+- `audio`: decoding of sound; `torchvision`: torchvision's transforms as fastio's
+- `compiled`: divides a list among the engine, the workers and the device
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
 
     Args:
         transforms: the list.
-        field: that it is for, for messages.
+        field: name of the field, for messages.
 
     Raises:
         TransformError: a step is no transform, or stands after a later part.
@@ -368,9 +368,10 @@ def augmentation(
     """Returns the parameters that the engine draws for rows of an epoch, without decoding.
 
     Args:
-        seed, epoch: of the loader.
-        rows: what they are keyed by, int64 (n,): global row numbers, or `plan.draw_keys`.
-        heights, widths: of the upright images in pixels, int32 (n,).
+        compiled: the transforms.
+        seed, epoch: seed and epoch of the loader.
+        rows: int64 (n,), the keys of the draws: global row numbers, or those of `plan.draw_keys`.
+        heights, widths: int32 (n,), sizes of the upright images in pixels.
     """
     drawn = compiled.native().draws(
         seed & WORD,

@@ -338,9 +338,9 @@ def _link(which: str, about: Any) -> tuple[int, int] | None:
     them.
 
     Args:
-        which: of the two.
-        about: the device's properties. nvidia-smi counts devices that CUDA_VISIBLE_DEVICES hides,
-            so the device is named by what is its alone.
+        which: "current" or "max".
+        about: the device's properties. Its UUID identifies the device, because nvidia-smi also
+            counts devices that CUDA_VISIBLE_DEVICES hides.
     """
     query = f"--query-gpu=pcie.link.gen.{which},pcie.link.width.{which}"
     device = f"--id=GPU-{about.uuid}"

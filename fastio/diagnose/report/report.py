@@ -149,8 +149,8 @@ def _runs(measured: Measured) -> list[str]:
 
 # --- In words -------------------------------------------------------------------------------------
 
-HARDLY_WAITING = 0.05  # of an epoch: below it, the model is the limit
-_ALL_BUT_ALL = 0.95  # of the waiting: for this one stage
+HARDLY_WAITING = 0.05  # share of an epoch: with less waiting, the model is the limit
+_ALL_BUT_ALL = 0.95  # share of the waiting: with more, only this stage is named
 _NEARLY_SAME = 0.03  # epochs that differ by less are called equally long
 _EPOCHS: tuple[PhaseName, PhaseName] = ("together_warm", "baseline_together")
 

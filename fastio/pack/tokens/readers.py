@@ -27,7 +27,7 @@ from fastio.sources.table.text_files import LinesFile
 
 _BLOCK = 4 << 20  # bytes read at a time
 _LOOKED_AT = 100  # lines or samples whose values say what type a column has
-_SAMPLES = 256  # that are made a batch
+_SAMPLES = 256  # of an iterable in a batch
 _BLANK_LINES = re.compile(r"\n(?:[ \t\r]*\n)+")
 _BLANK_LINES_BYTES = re.compile(_BLANK_LINES.pattern.encode())
 

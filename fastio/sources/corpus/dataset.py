@@ -28,8 +28,10 @@ from fastio.sources.corpus.formats import TokenFile, open_token_file
 from fastio.store import absolute_path
 
 FIELD = "tokens"
-_HASHED = 4096  # bytes of a sample of a file
-_SAMPLES = 256  # of all files together; each has at least as many as follow
+# The fingerprint hashes samples of the files: bytes of a sample, samples of all files together, and
+# the least samples of each file.
+_HASHED = 4096
+_SAMPLES = 256
 _LEAST_SAMPLES = 4
 _CHECKED = 1 << 22  # tokens that are looked at at a time
 

@@ -12,7 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastio
-from fastio import DatasetNotFound, FormatUnsupported, Loader, OptionError, Resize, StoreError
+from fastio import (
+    DatasetNotFound,
+    FormatUnsupported,
+    Loader,
+    OptionError,
+    Resize,
+    SourceNotFound,
+    StoreError,
+)
 from tests.pictures import decoded, png
 
 pytest.importorskip("datasets")
@@ -168,10 +176,16 @@ def test_only_a_request_that_failed_is_an_error_of_the_hub(
     def refused(*args: Any, **options: Any) -> Any:
         raise ConnectionError("the server cannot be reached.")
 
+    def unreadable(*args: Any, **options: Any) -> Any:
+        raise PermissionError("no permission")
+
     with monkeypatch.context() as patch:
         patch.setattr("datasets.load_dataset_builder", refused)
         with pytest.raises(StoreError, match=r"cannot be reached\. Check the network"):
             fastio.open("hf://datasets/org/things", split="train")
+        patch.setattr("datasets.load_dataset_builder", unreadable)
+        with pytest.raises(SourceNotFound, match="cannot be read: no permission"):
+            fastio.open(numbers, split="train")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError):
         fastio.open(numbers, split="train")

@@ -18,6 +18,7 @@ from fastio.errors import (
     FormatUnsupported,
     OptionError,
     PackageMissing,
+    SourceNotFound,
     StoreError,
 )
 from fastio.packed import MANIFEST_NAME
@@ -210,6 +211,8 @@ def _builder(source: str, options: Options) -> Any:
         except ValueError as error:
             raise _of_value_error(error, source, options) from error
         except (ConnectionError, OSError, errors.HfHubHTTPError) as error:
+            if not remote and not isinstance(error, ConnectionError | errors.HfHubHTTPError):
+                raise SourceNotFound(f"{source} cannot be read: {_line(error)}") from error
             raise StoreError(
                 f"{source}: a request to the Hub failed: {_line(error).rstrip('.')}. Check the "
                 "network, and HF_ENDPOINT if it is set; then open the dataset again"

@@ -12,7 +12,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- FormatUnsupported (ValueError)        fastio does not read this format, or its version
     |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or of another dataset
     |-- SchemaError (ValueError)              a value does not fit its field, or a bad schema
-    |-- OptionError (ValueError)              an option does not fit the kind of data
+    |-- OptionError (ValueError)              an option is not possible, or not here
     |-- SampleError (ValueError)              one sample cannot be read
     |   |-- ImageError                        its image cannot be decoded
     |   |-- AudioError                        its sound file cannot be decoded
@@ -94,7 +94,7 @@ class SchemaError(FastioError, ValueError):
 
 
 class OptionError(FastioError, ValueError):
-    """An option does not fit the kind of data that it was given for."""
+    """An option has an impossible value, contradicts another one, or does not apply to the data."""
 
 
 class SampleError(FastioError, ValueError):
@@ -157,7 +157,7 @@ class StateMismatch(FastioError, ValueError):
 
 
 class TrainError(FastioError, RuntimeError):
-    """Training cannot start with these options, or cannot continue."""
+    """Training cannot start, or cannot continue."""
 
 
 class CheckpointError(TrainError):
@@ -165,7 +165,7 @@ class CheckpointError(TrainError):
 
 
 class BenchError(FastioError, ValueError):
-    """The requested benchmark is not possible."""
+    """The requested benchmark is not possible here, or not with this data."""
 
 
 class MeasuredInvalid(BenchError):

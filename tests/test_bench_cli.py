@@ -229,7 +229,7 @@ def test_what_a_model_by_name_misses_is_said(tmp_path: Path) -> None:
 
 def test_images_too_small_for_a_model_are_said(folder: Path) -> None:
     code, _, errors = run(folder, "--model", "convnet", *QUICK)
-    assert code == 1
+    assert code == 2
     assert "--size 16: ConvNet needs images of at least 32 pixels" in errors
 
 

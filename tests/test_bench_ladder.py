@@ -12,7 +12,7 @@ import make_images
 import pytest
 import torch
 
-from fastio import BenchError, pack
+from fastio import BenchError, OptionError, pack
 from fastio.diagnose.bench import Options
 from fastio.diagnose.bench import ladder as climb
 from fastio.diagnose.bench import rung as trained
@@ -162,7 +162,7 @@ def test_an_interrupted_rung_leaves_no_process(
 def test_a_model_that_is_not_there_is_known_before_anything_is_packed(
     folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BenchError, match=r"no model 'abacus' for images\. Known models: alexnet"):
+    with pytest.raises(OptionError, match=r"no model 'abacus' for images\. Known models: alexnet"):
         climb(replace(options(folder), model="abacus", work=str(tmp_path)))
     assert list(tmp_path.iterdir()) == []
 
@@ -180,7 +180,7 @@ def test_images_to_evaluate_on_have_the_same_classes(folder: Path, tmp_path: Pat
 
 
 def test_what_is_packed_must_not_become_a_class(folder: Path) -> None:
-    with pytest.raises(BenchError, match="would become classes"):
+    with pytest.raises(OptionError, match="would become classes"):
         climb(replace(options(folder), work=str(folder / "work")))
     assert not (folder / "work").exists()
 
@@ -188,7 +188,7 @@ def test_what_is_packed_must_not_become_a_class(folder: Path) -> None:
 def test_the_data_must_be_a_folder_of_images(packed: dict[str, str]) -> None:
     with pytest.raises(BenchError, match="image folder"):
         climb(options(Path(packed["jpeg"])))
-    with pytest.raises(BenchError, match="model"):
+    with pytest.raises(OptionError, match="model"):
         recipes(Options(data="photos"), packed, torch.device("cpu"), 2)
 
 

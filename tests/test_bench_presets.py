@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import fastio
-from fastio import BenchError
+from fastio import OptionError
 from fastio.diagnose.bench import PRESETS, synthetic
 from fastio.diagnose.bench.synthetic import jpeg_of_size
 from fastio.diagnose.bench.synthetic import synthetic as make
@@ -69,5 +69,5 @@ def test_what_an_interrupted_run_left_half_packed_is_packed_anew(
 
 
 def test_there_are_photos_for_presets_of_images_alone(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="table"):
+    with pytest.raises(OptionError, match="table"):
         make(PRESETS["dlrm-b200"], tmp_path, 10)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import fastio
-from fastio import BenchError
+from fastio import BenchError, OptionError
 from fastio.diagnose.bench import Options
 from fastio.diagnose.bench.runs import packed_rate
 from fastio.diagnose.bench.subject import Subject
@@ -143,7 +143,7 @@ def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_are_not_possible(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BenchError, match=message):
+    with pytest.raises(OptionError, match=message):
         Options(**options)
 
 

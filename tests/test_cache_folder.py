@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio import Cache, CacheError
+from fastio import Cache, CacheError, OptionError
 from fastio.cache import CacheFolder, Consumer, Source
 
 MIB = 1 << 20
@@ -162,7 +162,7 @@ def test_a_piece_larger_than_the_budget_has_no_room(folder: CacheFolder) -> None
 
 @pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf"), "much", "1" + "0" * 400])
 def test_a_budget_that_is_no_size_is_an_error(tmp_path: Path, budget: Any) -> None:
-    with pytest.raises(CacheError, match="is not a size"):
+    with pytest.raises(OptionError, match="is not a size"):
         Cache(tmp_path, budget=budget)
 
 

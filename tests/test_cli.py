@@ -75,6 +75,71 @@ def test_data_that_is_not_there_is_named_before_all_else(folder: Path) -> None:
         assert (code, err) == (1, "fastio: nowhere/ does not exist\n")
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "train image DATA --warmup -1",
+        "train image DATA --val DATA --val-split 0.5",
+        "train image DATA --resume",
+        "train image DATA --mixup -1",
+        "train image DATA --early-stopping 2 --device cpu",
+        "train image DATA --device abacus",
+        "train image DATA --device mps",
+        "train image DATA --parallel ddp",
+        "train image DATA --device cpu --model vit-tiny --size 33",
+        "train text DATA --length 0",
+        "bench",
+        "bench DATA --preset abacus",
+        "bench DATA --model convnet --accelerator 5",
+        "bench DATA --model abacus",
+        "bench DATA --amp bf16",
+        "bench DATA --accelerator 0",
+        "bench DATA --pipeline abacus",
+        "bench DATA --json OUT/",
+        "bench DATA --val DATA",
+        "bench --preset dlrm-b200",
+        "bench DATA --ladder --amp bf16",
+        "doctor DATA --pipeline abacus",
+        "doctor DATA --cache s3://bucket/cache",
+        "pack DATA OUT/x --columns a",
+        "pack DATA OUT/x --append --overwrite",
+        "pack DATA OUT/x --resume --overwrite",
+        "pack DATA OUT/x --staging OUT/y",
+        "pack DATA OUT/x --source-options a=b",
+        "pack DATA OUT/x --shard-size many",
+        "pack DATA OUT/x --max-unzipped many",
+        "pack DATA OUT/x --codec raw --quality 50",
+        "pack DATA OUT/x --root a",
+        "pack TABLE OUT/x --codec raw",
+        "pack TABLE OUT/x --dtype a=abacus",
+        "pack TABLE OUT/x --tokenizer bytes --separator 999",
+        "info TABLE --dtype a=abacus",
+        "info DATA --config x",
+        "verify TABLE --version 2",
+        "show DATA --out OUT/sheet.abacus",
+        "export DATA s3://bucket/out",
+        "export DATA OUT/x --shard-size many",
+        "cache warm s3://bucket/data OUT/x --budget many",
+        "cache warm DATA OUT/x",
+    ],
+)
+def test_wrong_usage_ends_with_2(folder: Path, tmp_path: Path, given: str) -> None:
+    table = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1.5, 2.5], "text": ["x", "y"]}), table)
+    (tmp_path / "out").mkdir()
+    places = {"DATA": folder, "TABLE": table, "OUT": tmp_path / "out"}
+    for name, path in places.items():
+        given = given.replace(name, str(path))
+    assert run(*given.split())[:2] == (2, "")
+    assert not any((tmp_path / "out").iterdir())
+
+
+def test_a_size_that_is_none_is_named_by_its_option(folder: Path, tmp_path: Path) -> None:
+    for option in ("shard-size", "max-unzipped"):
+        err = run("pack", folder, tmp_path / "out", f"--{option}", "many")[2]
+        assert f"{option.replace('-', '_')} 'many' is not a size" in err
+
+
 def test_pack_makes_a_dataset_and_says_so(folder: Path, tmp_path: Path) -> None:
     code, out, _ = run("pack", folder, tmp_path / "out", "--shard-size", "4KB", "--workers", 2)
     assert code == 0

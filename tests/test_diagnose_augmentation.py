@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import fastio
-from fastio import BenchError, Stats
+from fastio import OptionError, Stats
 from fastio.diagnose import Facts, Use, diagnose, diagnose_stats, expected
 from fastio.diagnose.costs import Costs, costs
 from fastio.diagnose.facts import StepFacts
@@ -103,14 +103,14 @@ def test_fastios_own_transforms_run_in_a_loader_only(script: Any) -> None:
 
 @pytest.mark.parametrize("given", ["nowhere:train", "usersown:missing", "usersown"])
 def test_what_cannot_be_imported_is_named(script: Any, given: str) -> None:
-    with pytest.raises(BenchError, match=f"{given} cannot be imported as MODULE:NAME"):
+    with pytest.raises(OptionError, match=f"{given} cannot be imported as MODULE:NAME"):
         ImageSteps.named(given)
 
 
 @pytest.mark.parametrize("given", [None, 7, [], "text"])
 def test_what_is_no_transform_is_refused(script: Any, given: Any) -> None:
     script.train = given
-    with pytest.raises(BenchError, match="expected a torchvision transform"):
+    with pytest.raises(OptionError, match="expected a torchvision transform"):
         ImageSteps.named("usersown:train")
 
 
@@ -174,7 +174,7 @@ def test_a_doctor_times_each_step_of_a_folder(script: Any, tmp_path: Path) -> No
 
 
 def test_a_doctor_refuses_transforms_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="cannot be imported"):
+    with pytest.raises(OptionError, match="cannot be imported"):
         examine(str(numbered_folder(tmp_path)), Use(pipeline="nowhere:train"))
 
 

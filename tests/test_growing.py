@@ -23,6 +23,7 @@ from fastio import (
     Dataset,
     DatasetNotFound,
     Loader,
+    OptionError,
     PackConflict,
     PackError,
     Scalar,
@@ -398,7 +399,7 @@ def test_nothing_to_append_changes_nothing(data: Path) -> None:
 def test_nothing_to_append_to_is_said(tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"no dataset to append to: .* does not exist"):
         append(tmp_path / "none", [1])
-    with pytest.raises(PackError, match="append and overwrite cannot be combined"):
+    with pytest.raises(OptionError, match="append and overwrite cannot be combined"):
         append(tmp_path / "none", [1], overwrite=True)
     assert list(tmp_path.iterdir()) == []
 

@@ -19,6 +19,7 @@ from fastio import (
     FolderDataset,
     Image,
     ImageError,
+    OptionError,
     PackError,
     SampleError,
     Scalar,
@@ -322,7 +323,7 @@ def test_a_packed_dataset_is_not_packed_again(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_options_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(PackError):
+    with pytest.raises(OptionError):
         pack([1], tmp_path / "out", **options)
 
 

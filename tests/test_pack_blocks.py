@@ -14,7 +14,7 @@ from PIL import JpegImagePlugin
 
 import fastio
 from fastio import Dataset as open_dataset
-from fastio import Image, ImageError, PackError, Schema, Writer, _native, pack
+from fastio import Image, ImageError, OptionError, PackError, Schema, Writer, _native, pack
 from fastio.pack.images import (
     ImageOptions,
     choose_codebook,
@@ -245,7 +245,7 @@ def test_a_file_that_is_no_codebook_is_named(tmp_path: Path, content: bytes | No
 
 @pytest.mark.parametrize("codec", ["jpeg", "raw"])
 def test_a_codebook_for_another_codec_is_refused(tmp_path: Path, codec: Any) -> None:
-    with pytest.raises(PackError, match="codebooks can only be used with codec='blocks'"):
+    with pytest.raises(OptionError, match="codebooks can only be used with codec='blocks'"):
         pack([jpeg()], tmp_path / "out", codec=codec, codebook="train")
 
 

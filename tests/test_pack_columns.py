@@ -18,7 +18,7 @@ from PIL import Image as PillowImage
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 import fastio
-from fastio.errors import PackError
+from fastio.errors import OptionError, PackError
 from tests.support import pack_stopped
 
 ROWS = 100_000  # several pieces of 32,768 rows
@@ -199,7 +199,7 @@ def test_a_pack_of_arrays_that_stopped_goes_on_with_the_same_arrays_only(tmp_pat
 def test_no_rows_and_options_of_others(tmp_path: Path) -> None:
     with pytest.raises(PackError, match="nothing to pack"):
         fastio.pack({"a": np.arange(0)}, tmp_path / "none")
-    with pytest.raises(PackError, match="can only be used with tables"):
+    with pytest.raises(OptionError, match="can only be used with tables"):
         fastio.pack({"a": np.arange(3)}, tmp_path / "columns", columns=["a"])
     assert len(packed({"a": np.arange(3)}, tmp_path / "skip", on_error="skip")) == 3
 

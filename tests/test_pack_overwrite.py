@@ -17,7 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastio
-from fastio import PackError, Scalar, Schema, SchemaError, SourceChanged, Writer, gc, pack
+from fastio import (
+    OptionError,
+    PackError,
+    Scalar,
+    Schema,
+    SchemaError,
+    SourceChanged,
+    Writer,
+    gc,
+    pack,
+)
 from fastio.pack import packer
 from fastio.pack.journal import Journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, write_manifest
@@ -281,7 +291,9 @@ def test_a_bad_sample_leaves_the_old_dataset(old: Path) -> None:
     report = gc(old)
     assert report.unfinished
     assert report.files == 0
-    with pytest.raises(PackError, match=r"resume \(--resume\) alone continues an interrupted over"):
+    with pytest.raises(
+        OptionError, match=r"resume \(--resume\) alone continues an"
+    ):
         pack([1, 2], old, overwrite=True, resume=True)
     with pytest.raises(PackError, match="contains an unfinished append, pack or gc"):
         pack([1, 2], old, append=True)

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
-from fastio import DatasetExists, DatasetNotFound, PackError, SampleError
+from fastio import DatasetExists, DatasetNotFound, OptionError, PackError, SampleError
 from fastio.cli import main
 from fastio.pack import stored_journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
@@ -382,7 +382,7 @@ def test_a_web_server_is_refused_with_its_url(folder: Path, tmp_path: Path) -> N
 
 def test_options_of_urls_need_one(tmp_path: Path) -> None:
     for options in ({"staging": tmp_path}, {"storage_options": {}}):
-        with pytest.raises(PackError, match="can only be used with a URL"):
+        with pytest.raises(OptionError, match="can only be used with a URL"):
             fastio.pack([1], tmp_path / "out", **options)
 
 

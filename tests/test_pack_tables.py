@@ -13,7 +13,18 @@ import pyarrow.parquet as pa_parquet
 import pytest
 from typer.testing import CliRunner
 
-from fastio import Array, DatasetNotFound, Image, PackError, Scalar, Schema, SchemaError, Text, pack
+from fastio import (
+    Array,
+    DatasetNotFound,
+    Image,
+    OptionError,
+    PackError,
+    Scalar,
+    Schema,
+    SchemaError,
+    Text,
+    pack,
+)
 from fastio import Dataset as open_dataset
 from fastio.cli import main
 from fastio.pack import row_sources
@@ -294,7 +305,7 @@ def test_statistics_leave_out_nulls_and_nan(tmp_path: Path) -> None:
     ],
 )
 def test_options_about_images_are_refused(tmp_path: Path, options: Any, part: str) -> None:
-    with pytest.raises(PackError, match=part):
+    with pytest.raises(OptionError, match=part):
         pack(table(3), tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
@@ -305,7 +316,7 @@ def test_a_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_about_tables_are_refused_elsewhere(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match="can only be used with tables"):
+    with pytest.raises(OptionError, match="can only be used with tables"):
         pack([1, 2], tmp_path / "out", columns=["x"])
 
 

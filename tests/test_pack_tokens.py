@@ -21,7 +21,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from typer.testing import CliRunner
 
 import fastio
-from fastio import PackageMissing, PackError, SampleError, SchemaError, ShardCorrupt, SourceNotFound
+from fastio import (
+    OptionError,
+    PackageMissing,
+    PackError,
+    SampleError,
+    SchemaError,
+    ShardCorrupt,
+    SourceNotFound,
+)
 from fastio.cli import main
 from fastio.pack.tokens.encoders import open_encoder
 from tests.children import run_code
@@ -471,7 +479,7 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
         fastio.pack(["a"], tmp_path / "out", tokenizer=tmp_path)
     with pytest.raises(PackError, match="'int' is not a tokenizer"):
         fastio.pack(["a"], tmp_path / "out", tokenizer=5)
-    with pytest.raises(PackError, match="pass tokenizer as well"):
+    with pytest.raises(OptionError, match="pass tokenizer as well"):
         fastio.pack(["a"], tmp_path / "out", separator="none")
 
 
@@ -499,23 +507,23 @@ def test_tokens_beyond_the_vocabulary_and_the_type_are_named(trained: Path, tmp_
         pack(tokenizer=lambda text: [len(text)], vocabulary_size=10, separator="none")
     with pytest.raises(SchemaError, match=r"failed on the document that begins 'short': ZeroDiv"):
         pack(tokenizer=lambda text: [1 // 0], vocabulary_size=10, separator="none")
-    with pytest.raises(PackError, match="has 300 tokens, more than vocabulary_size=299"):
+    with pytest.raises(OptionError, match="has 300 tokens, more than vocabulary_size=299"):
         pack(tokenizer=trained, vocabulary_size=299)
-    with pytest.raises(PackError, match="pass vocabulary_size="):
+    with pytest.raises(OptionError, match="pass vocabulary_size="):
         pack(tokenizer=len)
-    with pytest.raises(PackError, match="pass separator="):
+    with pytest.raises(OptionError, match="pass separator="):
         pack(tokenizer=len, vocabulary_size=10)
 
 
 def test_separators_that_are_none_are_named(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(PackError, match=r"'<eot>' is not a token of tokenizer.json"):
+    with pytest.raises(OptionError, match=r"'<eot>' is not a token of tokenizer.json"):
         fastio.pack(["a"], tmp_path / "out", tokenizer=trained, separator="<eot>")
-    with pytest.raises(PackError, match=r"the separator 300 is not a token"):
+    with pytest.raises(OptionError, match=r"the separator 300 is not a token"):
         fastio.pack(["a"], tmp_path / "out", tokenizer=trained, separator=300)
     plain = Tokenizer(models.BPE({"a": 0}, []))
-    with pytest.raises(PackError, match=r"set separator \(--separator\)"):
+    with pytest.raises(OptionError, match=r"set separator \(--separator\)"):
         fastio.pack(["a"], tmp_path / "out", tokenizer=plain)
-    with pytest.raises(PackError, match="the separator for bytes"):
+    with pytest.raises(OptionError, match="the separator for bytes"):
         fastio.pack(["a"], tmp_path / "out", tokenizer="bytes", separator="</s>")
 
 
@@ -549,7 +557,7 @@ def test_samples_that_are_no_text_are_named(tmp_path: Path) -> None:
         fastio.pack(failing(), tmp_path / "out", tokenizer="bytes")
     with pytest.raises(SchemaError, match="sample 1 of list is of type int"):
         fastio.pack(["a", 5], tmp_path / "out", tokenizer="bytes")
-    with pytest.raises(PackError, match="codec cannot be used with tables"):
+    with pytest.raises(OptionError, match="codec cannot be used with tables"):
         fastio.pack(["a"], tmp_path / "out", tokenizer="bytes", codec="jpeg")
 
 

@@ -409,7 +409,7 @@ def test_a_pack_from_the_cache_names_what_it_cannot_do(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match="does not exist"):
         fastio.pack(folder, tmp_path / "copied", from_cache=tmp_path / "cache")
     for options in ({"codec": "jpeg"}, {"codebook": "train"}, {"max_side": 32}):
-        with pytest.raises(fastio.PackError, match="from_cache can only be used with"):
+        with pytest.raises(fastio.OptionError, match="from_cache can only be used with"):
             fastio.pack(folder, tmp_path / "copied", from_cache=tmp_path / "cache", **options)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio import Array, Bytes, Image, ImageError, PackError, Scalar, Schema, Text
+from fastio import Array, Bytes, Image, ImageError, OptionError, PackError, Scalar, Schema, Text
 from fastio.pack.exporters import extensions
 from fastio.schema import Field
 from tests.pictures import jpeg, png, write_folder
@@ -203,9 +203,9 @@ def test_a_damaged_row_leaves_no_half_tar(tmp_path: Path) -> None:
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     path = packed(tmp_path, {"cls": Scalar("int64")}, [{"cls": 1}])
-    with pytest.raises(PackError, match="to must be"):
+    with pytest.raises(OptionError, match="to must be"):
         fastio.export(path, tmp_path / "out", to="parquet")  # type: ignore[arg-type]
-    with pytest.raises(PackError, match="is not a size"):
+    with pytest.raises(OptionError, match="is not a size"):
         fastio.export(path, tmp_path / "out", to="webdataset", shard_size="big")
     with pytest.raises(PackError, match="no images"):
         fastio.export(path, tmp_path / "out", to="webdataset", field="cls")

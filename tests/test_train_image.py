@@ -109,7 +109,7 @@ def test_augmentations_are_those_of_training_alone(sources: dict[str, str], augm
     ],
 )
 def test_wrong_augmentations_are_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(fastio.TrainError, match=message):
+    with pytest.raises(fastio.OptionError, match=message):
         ImageSettings(**settings)
 
 
@@ -212,7 +212,7 @@ def test_padding_counts_nowhere(folder: Path) -> None:
 
 def test_an_unknown_model_names_those_there_are(folder: Path) -> None:
     import_torchvision()  # without it, the error is that torchvision is missing
-    with pytest.raises(fastio.TrainError, match="resnet18"):
+    with pytest.raises(fastio.OptionError, match="resnet18"):
         small(options(folder), model="nonesuch").model()
 
 
@@ -261,7 +261,8 @@ def test_the_command_says_what_came_of_it(folder: Path, tmp_path: Path) -> None:
 )
 def test_wrong_options_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
     result = run(str(folder), *TINY, *arguments)
-    assert result.exit_code == 1
+    # The data has fields of its own; without torchvision it is not known which models there are.
+    assert result.exit_code in {"--label": (1,), "--model": (1, 2)}.get(arguments[0], (2,))
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 

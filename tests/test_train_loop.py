@@ -299,7 +299,7 @@ def test_numbers_that_are_not_finite_are_null_in_json(data: Path, tmp_path: Path
 
 
 def test_early_stopping_without_data_to_evaluate_on_says_what_to_give(data: Path) -> None:
-    with pytest.raises(fastio.TrainError, match=r"--val DATA.*--val-split 0\.1"):
+    with pytest.raises(fastio.OptionError, match=r"--val DATA.*--val-split 0\.1"):
         train(options(data, early_stopping=1))
 
 

@@ -48,7 +48,7 @@ CPU = torch.device("cpu")
     ],
 )
 def test_impossible_options_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(fastio.TrainError, match=message):
+    with pytest.raises(fastio.OptionError, match=message):
         Options("data", **changes)
 
 
@@ -192,7 +192,7 @@ def test_class_tokens_positions_and_scales_do_not_decay() -> None:
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "meta", "mps"])
 def test_a_device_that_is_none_is_named(device: str) -> None:
     with (
-        pytest.raises(fastio.TrainError, match=f"device={device}.*use cpu"),
+        pytest.raises(fastio.OptionError, match=f"device={device}.*use cpu"),
         processes(Options("data", device=device)),
     ):
         pass

@@ -169,7 +169,7 @@ def test_gradients_of_one_process_need_no_exchange() -> None:
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_processes_have_to_be_started_by_torchrun(data: Path, kind: Any) -> None:
     with (
-        pytest.raises(fastio.TrainError, match="torchrun"),
+        pytest.raises(fastio.OptionError, match="torchrun"),
         processes(Options(str(data), parallel=kind, device="cpu")),
     ):
         pass
@@ -181,7 +181,7 @@ def test_data_parallel_under_torchrun_is_refused(
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
-        pytest.raises(fastio.TrainError, match="leave --parallel out"),
+        pytest.raises(fastio.OptionError, match="leave --parallel out"),
         processes(Options(str(data), parallel="dp", device="cpu")),
     ):
         pass

@@ -308,5 +308,5 @@ def test_a_part_of_files_as_they_are_can_be_held_out(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["objective", "model", "dense_transform"])
 def test_settings_name_what_is_possible(name: str) -> None:
-    with pytest.raises(fastio.TrainError, match=f"{name} must be one of "):
+    with pytest.raises(fastio.OptionError, match=f"{name} must be one of "):
         TabularSettings(**{name: "other"})  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from fastio.cache.eviction import NextUse
 from fastio.cache.folder import CacheFolder
 from fastio.cache.index import VERSION
 from fastio.cache.report import CacheCheck, CacheStatus, Removed
-from fastio.errors import CacheError, warn
+from fastio.errors import OptionError, warn
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.sizes import size_in_bytes
 from fastio.store import local_only
@@ -49,7 +49,7 @@ class Cache:
             loader's threads. "never": not at all; images are always read from their files.
 
     Raises:
-        CacheError: the budget is not a size.
+        OptionError: the budget is not a size.
         ValueError: `pack` has another value.
     """
 
@@ -123,9 +123,10 @@ class Cache:
             to: Size to reduce the cache to in bytes, or as text such as 50GB.
 
         Raises:
-            CacheError: As for `status`, or `to` is not a size.
+            OptionError: `to` is not a size.
+            CacheError: As for `status`.
         """
-        size = parse_budget(to)
+        size = parse_budget(to, "to")
         return Removed(*self._existing().shrink(size))
 
     def clear(self, url: str | None = None) -> Removed:
@@ -183,9 +184,9 @@ def default_cache() -> Cache:
     return Cache(Path(base, "fastio", f"indexes-{VERSION}"))
 
 
-def parse_budget(budget: int | str) -> int:
-    """Returns a size in bytes, given an int or text such as "200GB"; CacheError if invalid."""
+def parse_budget(budget: int | str, option: str = "budget") -> int:
+    """Returns the bytes of an option, an int or text such as "200GB"; raises OptionError."""
     try:
         return size_in_bytes(budget)
     except ValueError as error:
-        raise CacheError(str(error)) from None
+        raise OptionError(f"{option} {error}") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastio.cli.command import Given, Written, command
 from fastio.cli.common import check_there, json_text
 from fastio.diagnose.options import Options
-from fastio.errors import BenchError
+from fastio.errors import BenchError, OptionError
 from fastio.runtime.files import is_stream, write_output
 from fastio.runtime.sizes import counted
 from fastio.shown import shown, stderr_is_terminal
@@ -76,13 +76,14 @@ def _check_written(option: str, path: str | Path | None) -> None:
     """Raises an error before the measurement if its result could not be written.
 
     Raises:
-        BenchError: the path is a folder, or the folder of the path is not writable.
+        OptionError: the path is a folder.
+        BenchError: the folder of the path is not writable.
     """
     if path is None:
         return
     target = Path(path)
     if target.is_dir():
-        raise BenchError(f"{option} {path} is a folder: give the path of a file")
+        raise OptionError(f"{option} {path} is a folder: give the path of a file")
     if is_stream(target):
         return
     try:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 Given = dict[str, Any]  # the arguments of a described function that the command line gave
@@ -166,8 +167,8 @@ def command(
 def clear_errors() -> Iterator[None]:
     """Prints errors that users can fix as one line on stderr, and sets the exit code.
 
-    The code is 1 for a FastioError or an error of the file system, and 130 for Ctrl-C. Typer itself
-    reports wrong usage, with code 2. Nothing is printed on stdout.
+    The code is 2 for an OptionError, as for wrong usage that typer itself reports; 1 for another
+    FastioError or an error of the file system; and 130 for Ctrl-C. Nothing is printed on stdout.
     """
     try:
         yield
@@ -175,7 +176,7 @@ def clear_errors() -> Iterator[None]:
         raise  # the reader closed the pipe, and typer ends quietly
     except (FastioError, OSError) as error:
         complain(str(error))
-        raise typer.Exit(EXIT_FAILED) from error
+        raise typer.Exit(EXIT_USAGE if isinstance(error, OptionError) else EXIT_FAILED) from error
     except KeyboardInterrupt as error:
         complain("interrupted")
         raise typer.Exit(EXIT_INTERRUPTED) from error

@@ -7,6 +7,7 @@ import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from typer import BadParameter
 
@@ -43,7 +44,12 @@ _WRITTEN = {
         many=True,
         parse=parse_conditions,
     ),
-    "max_unzipped_bytes": Written("max-unzipped", "SIZE", "For example 1GiB.", parse=parse_size),
+    "max_unzipped_bytes": Written(
+        "max-unzipped",
+        "SIZE",
+        "For example 1GiB.",
+        parse=partial(parse_size, option="max_unzipped"),
+    ),
     "dtypes": replace(STANDARD["dtypes"], syntax="For example label=float32. May be repeated."),
     "tokenizer": Written(metavar="bytes|NAME|FILE"),
     "separator": Written(metavar="auto|none|TOKEN|NUMBER", parse=_separator),

@@ -23,7 +23,7 @@ from typing import Any
 from PIL import Image
 
 from fastio.diagnose.facts import StepKind
-from fastio.errors import BenchError
+from fastio.errors import OptionError
 from fastio.runtime.signatures import parameters
 from fastio.train.kinds import MEAN, STD
 from fastio.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
@@ -89,7 +89,7 @@ class ImageSteps:
                 none.
 
         Raises:
-            BenchError: the name cannot be imported, or names something else.
+            OptionError: the name cannot be imported, or names something else.
         """
         found = _transform_of(load_named(name), name)
         listed = isinstance(found, (list, tuple))
@@ -118,7 +118,7 @@ def _transform_of(found: Any, name: str) -> Any:
     if not callable(found):
         found = getattr(found, "transform", found)
     if not callable(found) and not (isinstance(found, (list, tuple)) and found):
-        raise BenchError(
+        raise OptionError(
             f"{name} is {found!r}: expected a torchvision transform, a list of transforms, or a "
             "dataset or DataLoader that has one"
         )
@@ -145,7 +145,7 @@ def load_named(name: str) -> Any:
     """Returns the object that "module:name" names. The module may be in the working directory.
 
     Raises:
-        BenchError: it cannot be imported.
+        OptionError: it cannot be imported.
     """
     # `python -m` puts the working directory first in sys.path. The command `fastio` has the folder
     # of its script there instead.
@@ -155,7 +155,7 @@ def load_named(name: str) -> Any:
     try:
         return attrgetter(attribute)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
-        raise BenchError(f"{name} cannot be imported as MODULE:NAME: {error}") from error
+        raise OptionError(f"{name} cannot be imported as MODULE:NAME: {error}") from error
 
 
 # --- A crop and a flip as torchvision draws them, on PIL images -----------------------------------

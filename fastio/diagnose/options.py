@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fastio.errors import BenchError as BenchError
+from fastio.errors import OptionError
 from fastio.store import local_only, local_path
 
 
@@ -109,7 +109,7 @@ class Options:
         storage_options: Storage options for a URL.
 
     Raises:
-        BenchError: values exclude each other, or are not known.
+        OptionError: values exclude each other, or are not known.
     """
 
     data: Any = None
@@ -145,31 +145,31 @@ class Options:
         for name in ("cache", "work"):
             _keep_local(self, name)
         if self.preset is not None and self.preset not in PRESETS:
-            raise BenchError(
+            raise OptionError(
                 f"there is no preset {self.preset!r}. Known presets: {', '.join(sorted(PRESETS))}"
             )
         if self.model is not None and (self.rate is not None or self.preset is not None):
-            raise BenchError(
+            raise OptionError(
                 "model and an emulated accelerator cannot be combined: give one of them"
             )
         if self.model is not None and self.bus is not None:
-            raise BenchError("bus is of an emulated accelerator: leave it out with a model")
+            raise OptionError("bus is of an emulated accelerator: leave it out with a model")
         if self.amp not in (None, "bf16", "fp16"):
-            raise BenchError(f"amp must be 'bf16' or 'fp16', not {self.amp!r}")
+            raise OptionError(f"amp must be 'bf16' or 'fp16', not {self.amp!r}")
         if self.model is None:
             for name in ("amp", "compile", "channels_last"):
                 if getattr(self, name):
-                    raise BenchError(f"{name} needs model: give model= as well")
+                    raise OptionError(f"{name} needs model: give model= as well")
         for name in ("batch_size", "length", "rate", "bus", "seconds", "steps"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise BenchError(f"{name} must be above 0, got {value}")
+                raise OptionError(f"{name} must be above 0, got {value}")
         if self.data is None and self.preset is None:
-            raise BenchError("give the data, or a preset for which data can be made")
+            raise OptionError("give the data, or a preset for which data can be made")
         if self.epochs and self.model is None:
-            raise BenchError("epochs needs model: give model= as well")
+            raise OptionError("epochs needs model: give model= as well")
         if self.epochs < 0 or self.threads < 0:
-            raise BenchError("epochs and threads must be at least 0")
+            raise OptionError("epochs and threads must be at least 0")
 
     @property
     def model_by_name(self) -> bool:

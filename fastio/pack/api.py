@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fastio.cache import Cache, check_is_cache
-from fastio.errors import PackError
+from fastio.errors import OptionError
 from fastio.pack.apart import check_apart
 from fastio.pack.destination import complete_dataset
 from fastio.pack.growth import open_base, options_of, with_numbers_of
@@ -261,7 +261,9 @@ def pack(
         SourceNotFound: `src` does not exist or has no images.
         DatasetExists: `dst` holds a dataset.
         PackError: There is nothing to pack, `dst` cannot be written, a pack cannot be resumed,
-            there is nothing to append to, or an option does not fit the source or the dataset.
+            there is nothing to append to, or the source does not fit the dataset.
+        OptionError: An option has a value that is not possible, contradicts another one, or does
+            not apply to this kind of source or destination.
         PackConflict: Another process is packing to `dst`, or has appended to it since this pack
             began.
         StoreError: A URL is not valid, or its store cannot be listed.
@@ -278,9 +280,9 @@ def pack(
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
     from_url = from_url or lists_urls(src)
     if source_options is not None and not from_url:
-        raise PackError("source_options can only be used with a URL as the source")
+        raise OptionError("source_options can only be used with a URL as the source")
     if append and overwrite:
-        raise PackError("append and overwrite cannot be combined: choose one")
+        raise OptionError("append and overwrite cannot be combined: choose one")
     # If only the source is a URL, storage_options are its options. A local destination takes none.
     of_destination = None if from_url and not is_remote(dst) else storage_options
     destination = open_destination(dst, of_destination, staging)
@@ -318,7 +320,7 @@ def pack(
                 refused["on_error"] = on_error
             for option, value in refused.items():
                 if value is not None:
-                    raise PackError(
+                    raise OptionError(
                         f"{option} cannot be used with tables, and {source.name} is one"
                     )
         make_encoder = partial(_encoder_of, source, options)
@@ -326,13 +328,13 @@ def pack(
         runner: UnitRunner | None = None
         if engine == "ray":
             if cache is not None:
-                raise PackError(
+                raise OptionError(
                     "from_cache cannot be used with Ray, because a cache is on one machine: pack "
                     "without from_cache, or without Ray"
                 )
             runner = RayRunner(encoder, make_encoder, src, source.name, destination, workers)
         elif engine != "threads":
-            raise PackError(f"engine must be 'threads' or 'ray', got {engine!r}")
+            raise OptionError(f"engine must be 'threads' or 'ray', got {engine!r}")
         elif isinstance(source, Source) and isinstance(encoder, SampleEncoder) and source.processes:
             runner = ProcessUnits(encoder, source.processes, options)
         if base is not None:
@@ -381,12 +383,12 @@ def _complete(done: Manifest, start: float, appended: bool) -> PackReport:
 def _cache_to_copy(
     given: Cache | str | os.PathLike[str] | None, options: SampleOptions
 ) -> Cache | None:
-    """Returns the cache to copy recoded images from, or None. PackError if it is unusable."""
+    """Returns the cache to copy recoded images from, or None. OptionError if it is unusable."""
     if given is None:
         return None
     images, codebook = options.images, options.codebook
     if codebook is None or codebook.origin != DEFAULT or images.max_side or images.quality:
-        raise PackError(
+        raise OptionError(
             "from_cache can only be used with codec='blocks', its default codebook, and without "
             "max_side and quality: the images in a cache are stored in this way"
         )
@@ -395,12 +397,12 @@ def _cache_to_copy(
     return cache
 
 
-def parse_size(size: int | str) -> int:
-    """Returns the bytes of a `shard_size`, an int or text such as "64MiB"; raises PackError."""
+def parse_size(size: int | str, option: str = "shard_size") -> int:
+    """Returns the bytes of an option, an int or text such as "64MiB"; raises OptionError."""
     try:
         return size_in_bytes(size)
     except ValueError as error:
-        raise PackError(f"shard_size {error}") from None
+        raise OptionError(f"{option} {error}") from None
 
 
 def sample_options(
@@ -414,7 +416,7 @@ def sample_options(
     max_pixels: int | None,
     base: Manifest | None = None,
 ) -> SampleOptions:
-    """Returns the options of `fastio.pack` for samples; PackError if one is not valid.
+    """Returns the options of `fastio.pack` for samples; OptionError if one is not valid.
 
     Args:
         base: The dataset that is appended to, which gives the defaults; None for a new dataset.
@@ -428,23 +430,23 @@ def sample_options(
             quality = kept.get("quality")
     codec = DEFAULT_CODEC if codec is None else codec
     if codec not in IMAGE_CODECS:
-        raise PackError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")
+        raise OptionError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")
     if codec != "blocks" and codebook not in (None, DEFAULT):
-        raise PackError(f"codebooks can only be used with codec='blocks', got codec={codec!r}")
+        raise OptionError(f"codebooks can only be used with codec='blocks', got codec={codec!r}")
     if max_side is not None and max_side < 1:
-        raise PackError(f"max_side must be at least 1, got {max_side}")
+        raise OptionError(f"max_side must be at least 1, got {max_side}")
     if quality is not None and not 1 <= quality <= 100:
-        raise PackError(f"quality must be from 1 to 100, got {quality}")
+        raise OptionError(f"quality must be from 1 to 100, got {quality}")
     if quality is not None and codec == "raw":
-        raise PackError("quality cannot be used with codec='raw', which stores pixels")
+        raise OptionError("quality cannot be used with codec='raw', which stores pixels")
     if max_pixels is not None and max_pixels < 1:
-        raise PackError(f"max_pixels must be at least 1, got {max_pixels}")
+        raise OptionError(f"max_pixels must be at least 1, got {max_pixels}")
     if on_error not in ("raise", "skip"):
-        raise PackError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
+        raise OptionError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
     if workers is None:
         workers = available_cores()
     if workers < 1:
-        raise PackError(f"workers must be at least 1, got {workers}")
+        raise OptionError(f"workers must be at least 1, got {workers}")
     images = ImageOptions(
         codec,
         max_side=max_side,

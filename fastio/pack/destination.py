@@ -19,6 +19,7 @@ from fastio.errors import (
     DatasetNotFound,
     FormatUnsupported,
     ManifestInvalid,
+    OptionError,
     PackError,
     SourceNotFound,
 )
@@ -144,13 +145,14 @@ class Destination:
         """Prepares the destination, and returns the journal of the finished units. Called first.
 
         Raises:
+            OptionError: `resume` and `overwrite` are combined.
             DatasetExists, PackError: As for `check_may_pack` or `check_may_append`, or the
                 journal has other options.
             PackConflict: Another process packs there, or has appended to `base`.
             OSError: It cannot be created or changed.
         """
         if resume and overwrite:
-            raise PackError(
+            raise OptionError(
                 "resume and overwrite cannot be combined: resume (--resume) alone continues an "
                 "interrupted overwrite"
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fastio.errors import PackError
+from fastio.errors import OptionError, PackError
 from fastio.pack.api import parse_size
 from fastio.pack.exporters import FolderExporter, TarExporter, export_rows
 from fastio.pack.journal import writing_to
@@ -92,6 +92,7 @@ def export(
 
     Raises:
         DatasetNotFound, ManifestInvalid: There is no dataset.
+        OptionError: An option has a value that is not possible.
         PackError: There are no rows or no images to export, or `dst` is not empty or cannot be
             written.
         ImageError, ShardCorrupt: An image, or a whole shard, is damaged. What was written before
@@ -99,9 +100,9 @@ def export(
     """
     start = time.monotonic()
     if workers is not None and workers < 1:
-        raise PackError(f"workers must be at least 1, got {workers}")
+        raise OptionError(f"workers must be at least 1, got {workers}")
     if to not in ("folder", "webdataset"):
-        raise PackError(f"to must be 'folder' or 'webdataset', got {to!r}")
+        raise OptionError(f"to must be 'folder' or 'webdataset', got {to!r}")
     tar_bytes = parse_size(shard_size)
     folder = Path(local_only(dst, "dst"))
     opened = open_data(dataset)

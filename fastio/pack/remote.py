@@ -34,7 +34,14 @@ from typing import Any
 
 import xxhash
 
-from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound, StoreError
+from fastio.errors import (
+    OptionError,
+    PackConflict,
+    PackError,
+    SourceChanged,
+    SourceNotFound,
+    StoreError,
+)
 from fastio.pack.destination import Destination, is_same
 from fastio.pack.journal import APPEND_TO, WRITER, Journal, unreadable_journal
 from fastio.pack.journal_file import check_not_in_use, in_use
@@ -71,11 +78,11 @@ def open_destination(
     storage_options: Mapping[str, Any] | None,
     staging: str | os.PathLike[str] | None,
 ) -> Destination:
-    """Returns the destination of a path or URL; PackError if an option does not fit it."""
+    """Returns the destination of a path or URL; OptionError if an option does not fit it."""
     if is_remote(dst):
         return RemoteDestination(str(dst), storage_options, staging)
     if storage_options is not None or staging is not None:
-        raise PackError(
+        raise OptionError(
             "storage_options and staging can only be used with a URL as the destination, and "
             f"{os.fspath(dst)} is a local path"
         )

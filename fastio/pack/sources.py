@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio.cache import Cache
-from fastio.errors import DatasetNotFound, PackError, SchemaError, SourceNotFound
+from fastio.errors import DatasetNotFound, OptionError, PackError, SchemaError, SourceNotFound
 from fastio.pack.cells import infer_schema
 from fastio.pack.files import open_array_folder
 from fastio.pack.images import PillowFile
@@ -85,7 +85,7 @@ def open_source(
     """
     if tokens.tokenizer is not None:
         if data.filters is not None:
-            raise PackError("filters can be used with tables, but not with a tokenizer")
+            raise OptionError("filters can be used with tables, but not with a tokenizer")
         if schema is not None:
             raise SchemaError(
                 "schema cannot be used with text: choose columns with columns, and their types "
@@ -217,16 +217,18 @@ def _check_wanted(src: Any, of_columns: bool, takes: frozenset[str], data: Optio
     """Checks that the options that are given are options of this kind of source."""
     given = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
     if of_columns and "columns" not in takes:
-        raise PackError(
+        raise OptionError(
             "columns, groups, dtypes, nulls and filters can only be used with tables "
             f"(Parquet, Arrow, CSV, JSONL), and {given} is not one"
         )
     if data.roots is not None and "roots" not in takes:
-        raise PackError(
+        raise OptionError(
             "roots can only be used with a list of images or a save_to_disk directory: leave it out"
         )
     if data.max_unzipped_bytes is not None and kind_of(src) is not None:
-        raise PackError("the tars are already open: pass max_unzipped_bytes to fastio.open instead")
+        raise OptionError(
+            "the tars are already open: pass max_unzipped_bytes to fastio.open instead"
+        )
 
 
 def _name_of(src: Any, path: str) -> str:

@@ -204,13 +204,13 @@ def _image_model(name: str, classes: int, size: int) -> nn.Module:
 
     Raises:
         PackageMissing: It may be one of torchvision's, which cannot be imported.
-        TrainError: There is no such model, or it does not take images of this size.
+        OptionError: There is no such model, or it does not take images of this size.
     """
     if name in IMAGE_MODELS:
         try:
             return IMAGE_MODELS[name](classes, size)
         except ValueError as error:
-            raise fastio.TrainError(f"size={size}: {error}") from error
+            raise fastio.OptionError(f"size={size}: {error}") from error
     known = ", ".join(IMAGE_MODELS)
     try:
         from torchvision import models
@@ -219,7 +219,7 @@ def _image_model(name: str, classes: int, size: int) -> nn.Module:
         raise fastio.PackageMissing("torchvision", purpose, "torchvision", error) from error
     # Those of the package itself classify images; its subpackages have other kinds.
     if name not in models.list_models(module=models):
-        raise fastio.TrainError(
+        raise fastio.OptionError(
             f"model={name} is neither one of {known} nor a torchvision model; torchvision has "
             f"{listed(models.list_models(module=models), name)}"
         )
@@ -228,7 +228,7 @@ def _image_model(name: str, classes: int, size: int) -> nn.Module:
     try:
         model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **more)
     except (ValueError, TypeError) as error:
-        raise fastio.TrainError(
+        raise fastio.OptionError(
             f"model={name} is not one of {known}, and torchvision could not create it: {error}"
         ) from error
     return model

@@ -67,7 +67,7 @@ class Options:
         visdom: Plot on the visdom server at this URL; needs fastio[visdom].
 
     Raises:
-        TrainError: a value is out of range, or two options exclude each other.
+        OptionError: a value is out of range, or two options exclude each other.
     """
 
     data: str
@@ -109,26 +109,26 @@ class Options:
         _check_least(self, 0, "weight_decay", "warmup", "threads")
         for name in ("val_split", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
-                raise fastio.TrainError(
+                raise fastio.OptionError(
                     f"{name} must be at least 0 and below 1, got {getattr(self, name)}"
                 )
         for name in ("lr", "clip_grad_norm"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise fastio.TrainError(f"{name} must be above 0, got {value}")
+                raise fastio.OptionError(f"{name} must be above 0, got {value}")
         if self.ema is not None and not 0 < self.ema < 1:
-            raise fastio.TrainError(f"ema must be above 0 and below 1, got {self.ema}")
+            raise fastio.OptionError(f"ema must be above 0 and below 1, got {self.ema}")
         if self.val is not None and self.val_split:
-            raise fastio.TrainError("val and val_split cannot be combined: give one of them")
+            raise fastio.OptionError("val and val_split cannot be combined: give one of them")
         if self.checkpoint_dir is not None:
             local = local_only(self.checkpoint_dir, "checkpoint_dir")
             object.__setattr__(self, "checkpoint_dir", local)
         # TensorBoard writes to URLs of stores, too.
         object.__setattr__(self, "tensorboard", local_path(self.tensorboard))
         if self.checkpoint_dir is None and (self.resume or self.checkpoint_every):
-            raise fastio.TrainError("resume and checkpoint_every need checkpoint_dir")
+            raise fastio.OptionError("resume and checkpoint_every need checkpoint_dir")
         if self.compile and self.parallel == "dp":
-            raise fastio.TrainError(
+            raise fastio.OptionError(
                 "compile cannot be combined with parallel=dp, whose copies of the model would "
                 "all use the weights of the first one: use torchrun (ddp), or leave one of the "
                 "two out"
@@ -183,12 +183,12 @@ class ImageSettings:
         _check_least(self, 1, "size", "repeat")
         for name in ("mixup", "cutmix"):
             if not 0.0 <= getattr(self, name) < math.inf:
-                raise fastio.TrainError(
+                raise fastio.OptionError(
                     f"{name} must be 0 or a positive number, got {getattr(self, name)!r}"
                 )
         _check_choices(self, "augment")
         if not 0.0 <= self.erasing <= 1.0:
-            raise fastio.TrainError(f"erasing must be in [0, 1], got {self.erasing!r}")
+            raise fastio.OptionError(f"erasing must be in [0, 1], got {self.erasing!r}")
 
 
 @dataclass(frozen=True)
@@ -246,19 +246,19 @@ class TabularSettings:
 
 
 def _check_least(settings: Any, smallest: int, *names: str) -> None:
-    """Raises TrainError if a setting that is given is too small, or not a number."""
+    """Raises OptionError if a setting that is given is too small, or not a number."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not value >= smallest:
-            raise fastio.TrainError(f"{name} must be at least {smallest}, got {value}")
+            raise fastio.OptionError(f"{name} must be at least {smallest}, got {value}")
 
 
 def _check_choices(settings: Any, *names: str) -> None:
-    """Raises TrainError if a setting is none of the values that its annotation allows."""
+    """Raises OptionError if a setting is none of the values that its annotation allows."""
     hints = get_type_hints(type(settings))
     for name in names:
         value = getattr(settings, name)
         parts = [get_args(part) or (part,) for part in get_args(hints[name])]
         known = [word for part in parts for word in part if isinstance(word, str)]
         if value is not None and value not in known:
-            raise fastio.TrainError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+            raise fastio.OptionError(f"{name} must be one of {', '.join(known)}, got {value!r}")

@@ -104,18 +104,18 @@ def processes(options: Options) -> Iterator[Process]:
     A group that this process has joined before is used, and not left.
 
     Raises:
-        TrainError: The options do not fit how this process was started.
+        OptionError: The options do not fit how this process was started.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     launched = "LOCAL_RANK" in os.environ
     device = _device(options, launched)
     if not launched and options.parallel in ("ddp", "fsdp"):
-        raise fastio.TrainError(
+        raise fastio.OptionError(
             f"parallel={options.parallel} needs several processes: start it with `torchrun "
             "--nproc-per-node N -m fastio train ...`"
         )
     if options.parallel == "dp" and world_size > 1:
-        raise fastio.TrainError(
+        raise fastio.OptionError(
             "parallel=dp uses one process with several GPUs, but torchrun started "
             f"{world_size} processes: leave --parallel out to use ddp"
         )
@@ -156,17 +156,18 @@ def _device(options: Options, launched: bool) -> torch.device:
     """Returns the device of this process.
 
     Raises:
-        TrainError: There is no such device.
+        OptionError: It is not the name of a device that can be trained on.
+        TrainError: There is no such device here.
     """
     name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise fastio.TrainError(
+        raise fastio.OptionError(
             f"device={name} is not a device: use cpu, cuda or cuda:1"
         ) from error
     if device.type not in ("cpu", "cuda"):
-        raise fastio.TrainError(f"device={name} cannot be used for training: use cpu or cuda")
+        raise fastio.OptionError(f"device={name} cannot be used for training: use cpu or cuda")
     if device.type == "cpu":
         return device
     if not torch.cuda.is_available():

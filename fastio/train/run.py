@@ -441,7 +441,7 @@ def check_loaders(
             early by.
     """
     if options.early_stopping is not None and val_loader is None:
-        raise fastio.TrainError(
+        raise fastio.OptionError(
             "early_stopping needs validation data: use val (--val DATA), or val_split "
             "(--val-split 0.1)"
         )

@@ -17,7 +17,7 @@ from fastio.diagnose.bench.subject import Subject, check_model
 from fastio.diagnose.device import CpuModel, CudaModel, Device, EmulatedAccelerator, TrainStep
 from fastio.diagnose.imagesteps import load_named
 from fastio.diagnose.options import PRESETS, Options, Preset
-from fastio.errors import BenchError
+from fastio.errors import BenchError, OptionError
 from fastio.tensors.trees import first_tensor
 from fastio.train import Options as TrainOptions
 from fastio.train import Task
@@ -34,7 +34,8 @@ def load_step(subject: Subject, device: torch.device) -> TrainStep:
     """Returns a training step of the model, which is moved to the device.
 
     Raises:
-        BenchError: there is no such model, or it does not take this kind of data.
+        OptionError: there is no such model, or an option does not apply to it.
+        BenchError: it returns something else.
     """
     options = subject.options
     assert options.model is not None
@@ -54,7 +55,7 @@ def load_step(subject: Subject, device: torch.device) -> TrainStep:
             "callable that takes a batch and trains on it"
         )
     if options.amp or options.compile or options.channels_last:
-        raise BenchError(
+        raise OptionError(
             f"{options.model}() returned a callable that trains on a batch itself: amp, "
             "compile and channels_last do not apply to it"
         )
@@ -69,8 +70,8 @@ def image_model(options: Options, classes: int) -> nn.Module:
         classes: number of classes; 0 if unknown.
 
     Raises:
-        BenchError: there is no such model, it does not take images of this size, or the function
-            returns no torch module.
+        OptionError: there is no such model, or it does not take images of this size.
+        BenchError: the function returns no torch module.
     """
     assert options.model is not None
     if options.model_by_name:
@@ -78,7 +79,7 @@ def image_model(options: Options, classes: int) -> nn.Module:
         try:
             return IMAGE_MODELS[options.model](classes or 1000, options.size)
         except ValueError as error:
-            raise BenchError(f"--size {options.size}: {error}") from error
+            raise OptionError(f"--size {options.size}: {error}") from error
     made = load_function(options.model)()
     if not isinstance(made, nn.Module):
         raise BenchError(f"{options.model} did not return a torch module, which epochs= needs")
@@ -89,11 +90,11 @@ def load_function(name: str) -> Any:
     """Returns the function named by "module:function", also from the working directory.
 
     Raises:
-        BenchError: there is no such function.
+        OptionError: there is none.
     """
     found = load_named(name)
     if not callable(found):
-        raise BenchError(f"{name} is not a function")
+        raise OptionError(f"{name} is not a function")
     return found
 
 

@@ -23,7 +23,8 @@ from fastio.diagnose.bench.subject import check_model, work_folder
 from fastio.diagnose.bench.training import check_classes
 from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.measured import Rung
-from fastio.diagnose.options import BenchError, Options
+from fastio.diagnose.options import Options
+from fastio.errors import BenchError, OptionError
 from fastio.pack import pack
 from fastio.runtime.cores import available_cores
 from fastio.train import Options as TrainOptions
@@ -98,10 +99,10 @@ def recipes(
         cores: number of cores that the trainings may use.
 
     Raises:
-        BenchError: there is no such model.
+        OptionError: there is no model.
     """
     if options.model is None:
-        raise BenchError("a ladder needs model: give model= as well")
+        raise OptionError("a ladder needs model: give model= as well")
     epochs = max(1, options.epochs)
     training = TrainOptions(
         data=str(options.data),
@@ -183,8 +184,9 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
         progress: called before each rung, with a description of it in a few words.
 
     Raises:
-        BenchError: the data is not an image folder or has less than a batch, `work` is inside it,
-            there is no such model or device, or a training failed.
+        OptionError: there is no model, or an option does not apply to a ladder.
+        BenchError: the data is no image folder or less than a batch, there is no device, or a
+            training failed.
         FastioError: the images cannot be packed.
     """
     folder = Path(str(options.data))
@@ -215,12 +217,14 @@ def _check(folder: Path, options: Options) -> None:
     """Raises an error for options that no rung could train with.
 
     Raises:
-        BenchError: there is no such model, there is less than a batch, the images to evaluate on
-            are not there or of other classes, or packed data would become a class.
+        OptionError: there is no such model, an option has a rung of its own, or packed data would
+            become a class.
+        BenchError: there is less than a batch, or the images to evaluate on are not there or of
+            other classes.
     """
     check_model(options, "images")
     if options.amp or options.compile or options.channels_last:
-        raise BenchError(
+        raise OptionError(
             "a ladder has its own steps for amp, compile and channels_last: leave these options out"
         )
     images = image_folder(str(folder))
@@ -234,7 +238,7 @@ def _check(folder: Path, options: Options) -> None:
         val = image_folder(options.val)
         check_classes(str(folder), images.schema.classes, options.val, val.schema.classes)
     if options.work is not None and Path(options.work).resolve().is_relative_to(folder.resolve()):
-        raise BenchError(
+        raise OptionError(
             f"--work {options.work} is within {folder}, where its folders would become "
             "classes: choose another folder"
         )

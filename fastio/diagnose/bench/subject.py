@@ -18,7 +18,7 @@ from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.data import facts_of, local_files
 from fastio.diagnose.probes.rates import temporary
-from fastio.errors import BenchError, TrainError
+from fastio.errors import BenchError, OptionError, TrainError
 from fastio.loader import Loader
 from fastio.runtime.cores import available_cores
 from fastio.runtime.properties import cached_property
@@ -66,9 +66,9 @@ _MODELS: dict[ModelKind, Mapping[str, Any]] = {
 
 
 def check_model(options: Options, kind: ModelKind) -> None:
-    """Raises BenchError for a name that no model for a kind of data has."""
+    """Raises OptionError for a name that no model for a kind of data has."""
     if options.model_by_name and options.model not in _MODELS[kind]:
-        raise BenchError(
+        raise OptionError(
             f"there is no model {options.model!r} for {kind}. Known models: "
             f"{', '.join(sorted(_MODELS[kind]))}; or give MODULE:FUNCTION, a function that "
             "returns a torch module"
@@ -93,7 +93,7 @@ def task_of(options: Options, schema: Schema) -> LearnedTask | None:
     kind: ModelKind = "tokens" if schema.token_fields else "tables"
     check_model(options, kind)
     if options.storage_options:
-        raise BenchError(
+        raise OptionError(
             f"storage options cannot be used with a model for {kind} given by name: give "
             "MODULE:FUNCTION, or set them in the environment"
         )
@@ -155,8 +155,9 @@ class Subject:
         """Opens the data once, to find out what it is.
 
         Raises:
-            BenchError: the data is a torch dataset, or does not fit the other options.
-            FastioError: the data cannot be read.
+            OptionError: an option does not apply to it.
+            BenchError: it is a dataset of torch's.
+            FastioError: it is nothing that can be read.
         """
         with Loader(
             opened(options.data, options.storage_options), options.batch_size or 1
@@ -170,7 +171,7 @@ class Subject:
             schema = dataset.schema
             data = facts_of(options.data, dataset)
         if (options.baseline or options.epochs) and not schema.image_fields:
-            raise BenchError(
+            raise OptionError(
                 f"--baseline and --epochs need images, and {options.data} has only "
                 f"{', '.join(schema.fields)}: leave these options out"
             )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastio.diagnose.options import Preset
-from fastio.errors import BenchError
+from fastio.errors import OptionError
 from fastio.pack import pack
 from fastio.packed import is_dataset
 
@@ -33,10 +33,10 @@ def synthetic(preset: Preset, work: Path, count: int) -> tuple[Path, Path]:
         The folders of the photos and of the packed dataset.
 
     Raises:
-        BenchError: the preset's samples are not images.
+        OptionError: the preset's samples are no images.
     """
     if preset.kind != "image":
-        raise BenchError(
+        raise OptionError(
             f"data can only be made for image presets, and {preset.name} is for "
             f"{preset.kind}s: give your own data"
         )

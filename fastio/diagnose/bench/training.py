@@ -18,7 +18,7 @@ from fastio.diagnose.bench.compute import image_model, inputs_and_labels, train_
 from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.imagesteps import evaluation_edge
 from fastio.diagnose.measured import Training
-from fastio.errors import BenchError
+from fastio.errors import BenchError, OptionError
 from fastio.tensors.trees import to_device
 from fastio.train import Options as TrainOptions
 from fastio.train import Outcome, Task
@@ -93,7 +93,7 @@ def check_val(subject: Subject) -> None:
     if options.val is None:
         return
     if not options.epochs:
-        raise BenchError("val needs epochs: the model is evaluated after each epoch of training")
+        raise OptionError("val needs epochs: the model is evaluated after each epoch of training")
     schema = schema_of(options.val)
     if not schema.image_fields:
         raise BenchError(f"--val {options.val} has no images")

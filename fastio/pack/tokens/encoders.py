@@ -14,7 +14,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.errors import PackageMissing, PackError, SchemaError, SourceNotFound
+from fastio.errors import OptionError, PackageMissing, PackError, SchemaError, SourceNotFound
 from fastio.sources.table.values import Ragged
 from fastio.store import local_path
 
@@ -28,7 +28,7 @@ _QUOTED = 40  # characters of a document in a message
 
 @dataclass(frozen=True)
 class TokenOptions:
-    """How text becomes tokens; see `fastio.pack`. PackError if options do not fit together."""
+    """How text becomes tokens; see `fastio.pack`. OptionError if options do not fit together."""
 
     tokenizer: Any = None
     separator: int | str | None = AUTO
@@ -39,13 +39,13 @@ class TokenOptions:
 
     def __post_init__(self) -> None:
         if self.document not in (None, "file", "line", "blank-line"):
-            raise PackError(
+            raise OptionError(
                 f"document must be 'file', 'line' or 'blank-line', got {self.document!r}"
             )
         text = (self.vocabulary_size, self.text_column, self.document)
         asked = text != (None, None, None) or self.special_tokens or self.separator != AUTO
         if self.tokenizer is None and asked:
-            raise PackError(
+            raise OptionError(
                 "separator, vocabulary_size, text_column, document and special_tokens need a "
                 "tokenizer: pass tokenizer as well"
             )
@@ -64,7 +64,7 @@ class Encoder:
         decode: Returns the text of tokens (n,); PackError if this encoder cannot decode.
 
     Raises:
-        PackError: The separator is not a token.
+        OptionError: The separator is not a token.
     """
 
     identity: Mapping[str, Any]
@@ -75,7 +75,7 @@ class Encoder:
 
     def __post_init__(self) -> None:
         if self.separator is not None and not 0 <= self.separator < self.vocabulary_size:
-            raise PackError(
+            raise OptionError(
                 f"{self.identity['name']}: the separator {self.separator} is not a token: the "
                 f"tokens are 0 to {self.vocabulary_size - 1}"
             )
@@ -85,7 +85,7 @@ def _byte_encoder(separator: int | str | None) -> Encoder:
     """Returns an encoder for UTF-8 bytes, 0 to 255; the separator AUTO is 256."""
     number = _BYTES if separator == AUTO else None if separator == NONE else separator
     if isinstance(number, str) or (number is not None and not 0 <= number <= _BYTES):
-        raise PackError(
+        raise OptionError(
             f"the separator for bytes must be 'auto' ({_BYTES}), 'none' or a number up to "
             f"{_BYTES}, got {separator!r}"
         )
@@ -111,13 +111,13 @@ def _function_encoder(
     """Returns an encoder for a function from a str to integers; several threads call it at once."""
     name = getattr(function, "__qualname__", type(function).__name__)
     if size is None:
-        raise PackError(
+        raise OptionError(
             f"{name}: pass vocabulary_size=, which cannot be determined from a function; "
             "every token must be below it"
         )
     number = None if separator == NONE else separator
     if isinstance(number, str):
-        raise PackError(
+        raise OptionError(
             f"{name}: pass separator=, the number of the token that ends a document, or "
             f"'none'; {separator!r} cannot be looked up in a function"
         )
@@ -207,7 +207,7 @@ def _hugging_face_encoder(
     """Returns an encoder for a tokenizer, without truncation, padding and dropout.
 
     Raises:
-        PackError: There is no such separator, or the vocabulary is larger than stated.
+        OptionError: There is no such separator, or the vocabulary is larger than stated.
     """
     tokenizer = loaded.tokenizer
     tokenizer.no_truncation()
@@ -220,7 +220,7 @@ def _hugging_face_encoder(
     # Numbers may have holes: their count would be too few.
     least = max(vocabulary.values(), default=-1) + 1
     if size is not None and size < least:
-        raise PackError(f"{name} has {least} tokens, more than vocabulary_size={size}")
+        raise OptionError(f"{name} has {least} tokens, more than vocabulary_size={size}")
     end = _separator(name, vocabulary, separator, loaded.separator)
     # Without the places of tokens in the text; older versions do not have it.
     batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
@@ -254,13 +254,14 @@ def open_encoder(
 
     Raises:
         SourceNotFound: A path does not exist.
-        PackError: It is not a tokenizer, cannot be loaded, or the other options do not fit it.
+        PackError: It is not a tokenizer, or cannot be loaded.
+        OptionError: The other options do not fit it.
     """
     loaded = _load(tokenizer)
     if loaded is not None:
         return _hugging_face_encoder(loaded, separator, vocabulary_size, special_tokens)
     if special_tokens:
-        raise PackError("special_tokens can only be used with Hugging Face tokenizers")
+        raise OptionError("special_tokens can only be used with Hugging Face tokenizers")
     if callable(tokenizer):
         return _function_encoder(tokenizer, vocabulary_size, separator)
     if tokenizer != "bytes":
@@ -269,7 +270,7 @@ def open_encoder(
             f"of a {_FILE}, a tokenizer of tokenizers or transformers, or a function"
         )
     if vocabulary_size is not None:
-        raise PackError("vocabulary_size cannot be used with the tokenizer 'bytes': leave it out")
+        raise OptionError("vocabulary_size cannot be used with the tokenizer 'bytes': leave it out")
     return _byte_encoder(separator)
 
 
@@ -378,8 +379,8 @@ def _separator(
         if token is not None and token in vocabulary:
             return vocabulary[token]
     if wanted == AUTO:
-        raise PackError(
+        raise OptionError(
             f"{name} has none of the tokens {' '.join(_SEPARATORS)} that could end a document: "
             "set separator (--separator) to a token, its number, or 'none'"
         )
-    raise PackError(f"the separator {wanted!r} is not a token of {name}")
+    raise OptionError(f"the separator {wanted!r} is not a token of {name}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastio.errors import SchemaError
+from fastio.errors import OptionError, SchemaError
 from fastio.schema import DTYPES, Schema
 from fastio.sources.table.leaves import field_name
 
@@ -59,7 +59,7 @@ class TableOptions:
             _check_once(f"the group {name!r}", members)
         for name, dtype in self.dtypes.items():
             if dtype not in DTYPES:
-                raise SchemaError(
+                raise OptionError(
                     f"dtype {dtype!r} of {name!r} cannot be stored; supported are "
                     f"{', '.join(DTYPES)}"
                 )

@@ -291,9 +291,7 @@ def test_a_bad_sample_leaves_the_old_dataset(old: Path) -> None:
     report = gc(old)
     assert report.unfinished
     assert report.files == 0
-    with pytest.raises(
-        OptionError, match=r"resume \(--resume\) alone continues an"
-    ):
+    with pytest.raises(OptionError, match=r"resume \(--resume\) alone continues an"):
         pack([1, 2], old, overwrite=True, resume=True)
     with pytest.raises(PackError, match="contains an unfinished append, pack or gc"):
         pack([1, 2], old, append=True)

@@ -181,6 +181,15 @@ def test_early_stopping_gives_the_best_weights(data: Path, tmp_path: Path, kept:
         assert [record["val"]["accuracy"] for record in history] == scores
 
 
+def test_a_run_that_does_not_stop_early_gives_the_best_weights_too(data: Path) -> None:
+    given = options(data, epochs=3, early_stopping=2, val_split=0.2, log_every=100)
+    scores = [0.5, 0.9, 0.7]
+    task, monitor = Scripted(given, [s for score in scores for s in (score, 0.0)]), Weights()
+    result = fit(task, given, monitor)
+    assert (result.reason, result.best_epoch) == ("done", 2)
+    assert same_weights(weights_of(result), monitor.seen[1])
+
+
 def test_a_smaller_metric_may_be_the_better_one(data: Path) -> None:
     class Lowest(TinyTask):
         metric = "loss"

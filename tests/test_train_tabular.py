@@ -306,6 +306,12 @@ def test_a_part_of_files_as_they_are_can_be_held_out(folder: Path) -> None:
     assert result.best > 0.95
 
 
+def test_labels_of_tables_are_not_smoothed(folder: Path) -> None:
+    run = options(folder, label_smoothing=0.1)
+    with pytest.raises(fastio.OptionError, match=r"label_smoothing .* not for a table"):
+        tabular_task(run)
+
+
 @pytest.mark.parametrize("name", ["objective", "model", "dense_transform"])
 def test_settings_name_what_is_possible(name: str) -> None:
     with pytest.raises(fastio.OptionError, match=f"{name} must be one of "):

@@ -98,6 +98,8 @@ def test_label_is_what_decides_the_objective(folder: Path, tmp_path: Path) -> No
     labelled = Options(data=str(tmp_path / "a"))
     assert text_task(labelled, TINY).metric == "accuracy"
     assert text_task(labelled, replace(TINY, objective="lm")).metric == "perplexity"
+    with pytest.raises(fastio.OptionError, match=r"label_smoothing .* not for a language model"):
+        text_task(replace(labelled, label_smoothing=0.1), replace(TINY, objective="lm"))
 
 
 def evaluated(task: Any, model: torch.nn.Module, batch_size: int, world_size: int) -> Any:

@@ -157,7 +157,7 @@ class Options:
         if self.amp not in (None, "bf16", "fp16"):
             raise OptionError(f"amp must be 'bf16' or 'fp16', not {self.amp!r}")
         if self.model is None:
-            for name in ("amp", "compile", "channels_last"):
+            for name in ("amp", "compile", "channels_last", "device"):
                 if getattr(self, name):
                     raise OptionError(f"{name} needs model: give model= as well")
         for name in ("batch_size", "length", "rate", "bus", "seconds", "steps"):

@@ -265,6 +265,7 @@ def text_task(options: Options, settings: TextSettings | None = None) -> Learned
     common = partial(LearnedTask, "text", "tokens", options, settings)
     label = settings.label or next((n for n in ("label", "class") if n in schema.fields), None)
     if (settings.objective or ("lm" if label is None else "classify")) == "lm":
+        _no_smoothing(options, "a language model")
         return _language_task(common, settings, tokens, vocabulary)
     labels = Labels.of(options.data, label or "label")
     pad = partial(fastio.TokenPad, max_length=settings.length, field=tokens, pool=_POOL)
@@ -282,6 +283,14 @@ def text_task(options: Options, settings: TextSettings | None = None) -> Learned
         labels=labels,
         lr=5e-4 if settings.model in ENCODER_SIZES else 5e-5,
     )
+
+
+def _no_smoothing(options: Options, what: str) -> None:
+    """Raises OptionError if labels are to be smoothed where there are no classes."""
+    if options.label_smoothing:
+        raise fastio.OptionError(
+            f"label_smoothing is for classes of images and documents, not for {what}: leave it out"
+        )
 
 
 def _language_task(
@@ -330,9 +339,11 @@ def tabular_task(options: Options, settings: TabularSettings | None = None) -> L
     Numbers and ids are groups of columns (`dense` and `sparse`), or fields of their own.
 
     Raises:
+        OptionError: Labels are to be smoothed.
         TrainError: The table lacks fields, or has ones that cannot be learned from.
     """
     settings = settings or TabularSettings()
+    _no_smoothing(options, "a table")
     schema, label = schema_of(options.data, settings.groups), settings.label
     columns = Columns.of(schema.fields, label, settings.dense, settings.sparse)
     words = isinstance(schema.fields[label], fastio.Text) or schema.vocabularies.get(label)

@@ -48,8 +48,8 @@ class Result:
         steps: The number of steps of the optimizer.
         reason: Why the run ended: "done", "early stopping" or "interrupted".
         signal: The number of the signal that interrupted it, or 0.
-        model: The trained model; with `ema`, the one with averaged weights. With early stopping, it
-            has the weights of the best epoch.
+        model: The trained model; with `ema`, the one with averaged weights. With `early_stopping`,
+            it has the weights of the best epoch, unless the run was interrupted.
     """
 
     history: list[Record]
@@ -80,6 +80,7 @@ def fit(task: Task, options: Options, *monitors: Monitor) -> Result:
         monitors: Receive the events of the run, on the main process.
 
     Raises:
+        OptionError: The options do not fit how the process was started, or the task.
         TrainError: The options do not fit the machine, or the loss is not finite.
         CheckpointError: The checkpoint that is resumed is damaged or of another run.
         FastioError: The data cannot be read.
@@ -109,7 +110,7 @@ def fit(task: Task, options: Options, *monitors: Monitor) -> Result:
                 run.save(best=improved)
         if run.interrupted and options.checkpoint_dir is not None:
             run.save()
-        elif run.stops_early:
+        elif options.early_stopping is not None:
             run.restore_best()
         run.tell(Monitor.end)
         return Result(

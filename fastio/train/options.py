@@ -39,14 +39,16 @@ class Options:
             and positions have none.
         schedule: Learning rate schedule, per step; onecycle anneals by cosine.
         warmup: Length of the learning rate warm-up in epochs, for example 0.5.
-        label_smoothing: Label smoothing of the cross-entropy loss, 0.0 to 1.0.
+        label_smoothing: Label smoothing of the cross-entropy loss of classes, at least 0.0 and
+            below 1.0. Not for language models and tables.
         clip_grad_norm: Maximum total norm of the gradients (default: no clipping).
         ema: Keep and evaluate an exponential moving average of the weights, with this decay per
             step, above 0.0 and below 1.0 (default: no average).
         amp: Mixed precision; fp16 scales gradients (default: float32).
         seed: Seed of weights, order, augmentation and dropout.
         deterministic: Give bit-identical results in every run on the same machine; may be slower.
-        early_stopping: Stop after this many evaluations without an improvement.
+        early_stopping: Stop after this many evaluations without an improvement. The result is the
+            model of the best epoch, also of a run that does not stop early.
 
     Performance:
         val_batch_size: Batch size of the evaluation (default: twice the batch size).

@@ -104,10 +104,10 @@ def learner_of(
     """Returns a Learner with a constant learning rate.
 
     Raises:
-        BenchError: `channels_last` was requested for a model with lazy layers.
+        OptionError: lazy layers cannot be laid out as asked.
     """
     if options.channels_last and any(is_lazy(weights) for weights in model.parameters()):
-        raise BenchError(
+        raise OptionError(
             "channels_last cannot be applied to lazy layers, which have no weights yet: create "
             "the layers with their sizes"
         )
@@ -177,13 +177,13 @@ def model_device(options: Options) -> torch.device:
     """Returns the device of the model: the requested one; by default a GPU if there is one.
 
     Raises:
-        BenchError: torch finds no such device.
+        OptionError: torch finds no such device.
     """
     name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = resolve_device(name)
     except RuntimeError as error:
-        raise BenchError(f"the device {name!r} cannot be used: {error}") from error
+        raise OptionError(f"the device {name!r} cannot be used: {error}") from error
     assert device is not None
     return device
 
@@ -211,7 +211,7 @@ class Compute:
         """Returns the compute and the subject, with the transforms and layout that the model needs.
 
         Raises:
-            BenchError: there is no such model, or no such device.
+            OptionError: there is no such model, or no such device.
         """
         if options.model is None:
             preset = options.emulated

@@ -184,9 +184,8 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
         progress: called before each rung, with a description of it in a few words.
 
     Raises:
-        OptionError: there is no model, or an option does not apply to a ladder.
-        BenchError: the data is no image folder or less than a batch, there is no device, or a
-            training failed.
+        OptionError: there is no model or no device, or an option does not apply to a ladder.
+        BenchError: the data is no image folder or less than a batch, or a training failed.
         FastioError: the images cannot be packed.
     """
     folder = Path(str(options.data))

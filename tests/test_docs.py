@@ -265,6 +265,15 @@ def test_links_lead_to_files_and_sections_that_are_there(page: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_tests_and_programs_that_are_named_are_there(page: Path) -> None:
+    suffix = r"\.(?:py|cpp|h|md)\b"
+    pattern = rf"`(test_\w+{suffix}|(?:tests|benchmarks|native|fastio)/[\w/]+{suffix}|tools/\w+)"
+    named = re.findall(pattern, page.read_text())
+    paths = [f"tests/{name}" if name.startswith("test_") else name for name in named]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_the_index_lists_every_page() -> None:
     assert set(links(DOCS["index.md"])) >= set(DOCS) - {"index.md"}
 

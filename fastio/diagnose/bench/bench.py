@@ -45,7 +45,8 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
         progress: called before each phase, with a description of it in a few words.
 
     Raises:
-        BenchError: the options do not fit the data or the machine.
+        OptionError: an option is not possible, or does not apply to the data.
+        BenchError: the data or the machine do not allow the bench.
         FastioError: the data cannot be read.
     """
     if options.baseline and not (options.data is None and options.baseline == MADE):

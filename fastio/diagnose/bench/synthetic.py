@@ -33,7 +33,7 @@ def synthetic(preset: Preset, work: Path, count: int) -> tuple[Path, Path]:
         The folders of the photos and of the packed dataset.
 
     Raises:
-        OptionError: the preset's samples are no images.
+        OptionError: the preset's samples are not images.
     """
     if preset.kind != "image":
         raise OptionError(

@@ -86,7 +86,8 @@ def check_val(subject: Subject) -> None:
     """Raises an error if the evaluation data is missing or has other classes.
 
     Raises:
-        BenchError: it has no images, has other classes than the data, or `epochs` is not given.
+        OptionError: `epochs` is not given.
+        BenchError: it has no images, or has other classes than the data.
         FastioError: it cannot be read.
     """
     options = subject.options

@@ -319,7 +319,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Returns whether a value is a torch.Tensor. torch is not imported."""
+    """Returns whether a value is a torch.Tensor, and of no subclass. torch is not imported."""
     kind = type(value)
     return kind.__module__ == "torch" and kind.__qualname__ == "Tensor"
 

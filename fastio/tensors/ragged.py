@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,11 +18,6 @@ from fastio.engine.ragged import (
 )
 from fastio.packed.grouping import starts_of
 from fastio.schema import Field
-
-# Without lengths, torch before 2.5 computes them from the offsets, which waits for the device.
-_TAKES_LENGTHS = (
-    "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
-)
 
 
 def _as_it_is(rows: Tensor) -> Tensor:
@@ -105,8 +99,7 @@ def nested(values: Tensor, offsets: Tensor, jagged_dim: int, lengths_of: Any = N
         jagged_dim: the axis of the result whose length differs between rows, from 1.
         lengths_of: the same offsets in memory that can be read now, if `offsets` is being copied.
     """
-    if not _TAKES_LENGTHS:
-        return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=jagged_dim)
+    # Without these lengths, torch would compute them from the offsets, which waits for the device.
     lengths = (offsets if lengths_of is None else lengths_of).diff()
     few, many = (int(lengths.min()), int(lengths.max())) if lengths.numel() else (0, 0)
     return torch.nested.nested_tensor_from_jagged(

@@ -51,12 +51,6 @@ def test_files_that_the_page_names_are_there() -> None:
     assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
-def test_tests_that_the_promises_name_are_there() -> None:
-    named = set(re.findall(r"`(test_\w+\.py)`", (ROOT / "docs" / "promises.md").read_text()))
-    assert named
-    assert named - {path.name for path in (ROOT / "tests").rglob("test_*.py")} == set()
-
-
 def packages_that_list_their_modules() -> dict[str, str]:
     """The list of modules in the docstring of each package that has one."""
     docs = {

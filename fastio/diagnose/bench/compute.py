@@ -90,7 +90,7 @@ def load_function(name: str) -> Any:
     """Returns the function named by "module:function", also from the working directory.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is no such function.
     """
     found = load_named(name)
     if not callable(found):
@@ -104,7 +104,7 @@ def learner_of(
     """Returns a Learner with a constant learning rate.
 
     Raises:
-        OptionError: lazy layers cannot be laid out as asked.
+        OptionError: `channels_last` was requested for a model with lazy layers.
     """
     if options.channels_last and any(is_lazy(weights) for weights in model.parameters()):
         raise OptionError(

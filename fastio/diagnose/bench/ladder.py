@@ -184,8 +184,8 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
         progress: called before each rung, with a description of it in a few words.
 
     Raises:
-        OptionError: there is no model or no device, or an option does not apply to a ladder.
-        BenchError: the data is no image folder or less than a batch, or a training failed.
+        OptionError: there is no such model or device, or an option does not apply to a ladder.
+        BenchError: the data is not an image folder or has less than a batch, or a training failed.
         FastioError: the images cannot be packed.
     """
     folder = Path(str(options.data))
@@ -218,7 +218,7 @@ def _check(folder: Path, options: Options) -> None:
     Raises:
         OptionError: there is no such model, an option has a rung of its own, or packed data would
             become a class.
-        BenchError: there is less than a batch, or the images to evaluate on are not there or of
+        BenchError: the data has less than a batch, or the images to evaluate on are not there or of
             other classes.
     """
     check_model(options, "images")

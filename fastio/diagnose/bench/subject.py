@@ -156,8 +156,8 @@ class Subject:
 
         Raises:
             OptionError: an option does not apply to it.
-            BenchError: it is a dataset of torch's.
-            FastioError: it is nothing that can be read.
+            BenchError: the data is a torch dataset.
+            FastioError: the data cannot be read.
         """
         with Loader(
             opened(options.data, options.storage_options), options.batch_size or 1

@@ -135,6 +135,7 @@ def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
         ({}, "give the data"),
         ({"data": "x", "preset": "abacus"}, "resnet50-h100"),
         ({"data": "x", "model": "resnet18", "rate": 3.0}, "one of them"),
+        ({"data": "x", "preset": "resnet50-h100", "rate": 3.0}, "one of them"),
         ({"data": "x", "model": "resnet18", "bus": 3.0}, "bus"),
         ({"data": "x", "rate": 0.0}, "rate must be above 0"),
         ({"data": "x", "batch_size": -1}, "batch_size"),

@@ -152,6 +152,10 @@ class Options:
             raise OptionError(
                 "model and an emulated accelerator cannot be combined: give one of them"
             )
+        if self.rate is not None and self.preset is not None:
+            raise OptionError(
+                "preset cannot be combined with the rate of another accelerator: give one of them"
+            )
         if self.model is not None and self.bus is not None:
             raise OptionError("bus is of an emulated accelerator: leave it out with a model")
         if self.amp not in (None, "bf16", "fp16"):

@@ -218,7 +218,7 @@ class Compute:
             if preset is None and options.rate is None:
                 images = bool(subject.schema.image_fields)
                 preset = PRESETS["resnet50-h100" if images else "dlrm-b200"]
-            rate = options.rate if preset is None or options.rate is not None else preset.rate
+            rate = options.rate if preset is None else preset.rate
             return cls(options, preset, rate), subject
         device = model_device(options)
         # If the loader has no device, the loop copies the batches itself and waits: see

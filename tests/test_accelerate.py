@@ -246,6 +246,16 @@ def test_a_loader_that_is_sharded_for_these_processes_is_taken(
             prepare(second_of_two, bare)
 
 
+def test_nothing_is_dropped_where_each_process_gets_all_samples(
+    packed: Path, second_of_two: Accelerator
+) -> None:
+    for how in ({"distributed": False}, {"rank": 0, "world_size": 1}):
+        with loader(packed, **how) as bare:
+            prepared = prepare(second_of_two, bare)
+            assert len([*prepared]) == len(bare)
+            assert prepared.remainder == 0
+
+
 def test_a_sampler_that_gives_each_process_everything_is_warned_of(
     packed: Path, second_of_two: Accelerator
 ) -> None:

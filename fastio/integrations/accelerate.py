@@ -74,7 +74,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         batch: information about the batch delivered last; see `Loader.batch`.
         end_of_dataloader: whether that batch was the last of the epoch.
         remainder: number of samples of the last batch without padding, over all processes; -1
-            before it.
+            before it, and 0 if several processes get the same samples, of which
+            `gather_for_metrics` must drop none.
 
     Raises:
         ValueError: as for `prepare`.
@@ -96,6 +97,9 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             )
         _check_sharding(accelerator, loader)
         _check_batches(accelerator, loader)
+        # Whether the batches of a step are those of all processes, without repetitions.
+        world_sizes = (None, accelerator.num_processes)
+        self._parts = loader.distributed is not False and loader.world_size in world_sizes
         # What accelerate's functions look for.
         self.gradient_state = GradientState()
         self._drop_last = True  # the remainder is found here
@@ -136,9 +140,9 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
                 ahead = next(batches, _END)
                 if ahead is _END:
                     self.end_of_dataloader = True
-                    padded = info.rows is not None and state["order"] != "sampler"
+                    divided = info.rows is not None and state["order"] != "sampler"
                     # With a remainder of 0, gather_for_metrics drops nothing.
-                    self.remainder = info.next_position - position if padded else 0
+                    self.remainder = info.next_position - position if divided and self._parts else 0
                     state = loader.state_dict()
                 position = info.next_position
                 self.batch, self._state = info, state

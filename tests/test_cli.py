@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fastio import Array, Bytes, Image, Scalar, Schema, Text, Writer, pack
 from fastio import Dataset as open_dataset
 from fastio.cli import main
 from fastio.cli.command import descriptions
+from fastio.pack import ray_engine
 from fastio.pack.progress import _bar
 from tests.pictures import jpeg, pixels, write_folder
 
@@ -138,6 +140,20 @@ def test_a_size_that_is_none_is_named_by_its_option(folder: Path, tmp_path: Path
     for option in ("shard-size", "max-unzipped"):
         err = run("pack", folder, tmp_path / "out", f"--{option}", "many")[2]
         assert f"{option.replace('-', '_')} 'many' is not a size" in err
+
+
+def test_a_ray_cluster_that_does_not_answer_is_said_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(*_: Any, **__: Any) -> None:
+        pytest.fail("ray.init was called, which tries for minutes")
+
+    monkeypatch.setattr(ray_engine, "import_ray", lambda: SimpleNamespace(init=init))
+    for address in ("127.0.0.1:1", "127.0.0.1:port"):
+        code, out, err = run("pack", folder, tmp_path / "out", "--ray", address)
+        assert (code, out) == (1, "")
+        assert f"cannot connect to the Ray cluster {address}: " in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_pack_makes_a_dataset_and_says_so(folder: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -42,6 +43,7 @@ from fastio.store import is_remote
 # unit may take so many times longer than the others before cores are idle.
 _AHEAD = 8
 _LEAST_AHEAD = 32
+_ANSWERS_S = 30.0  # within which a cluster must accept a connection
 _LOOK_AGAIN_S = 5.0  # how often the driver asks how many cores the cluster has
 # How often a unit is repeated whose process or machine was lost. Machines that are taken back with
 # notice do not count (Ray's DRAINING nodes), nor do tasks that Ray ends to free memory.
@@ -71,9 +73,10 @@ def ray_cluster(address: str) -> Iterator[None]:
     """
     ray = import_ray()
     try:
+        _check_answers(address)
         # Warnings of worker processes would break the progress bar. Errors are results of tasks.
         ray.init(address, log_to_driver=False, logging_level="warning")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise PackError(
             f"cannot connect to the Ray cluster {address}: {shown_lines(str(error))}; check the "
             "address, and start a cluster with `ray start --head` or use the address local"
@@ -82,6 +85,14 @@ def ray_cluster(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raises OSError unless something answers at HOST:PORT; ray.init() tries that for minutes."""
+    host, mark, port = address.rpartition(":")
+    if mark and "//" not in address:
+        with socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_S):
+            pass
 
 
 class RayRunner:

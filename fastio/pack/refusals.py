@@ -1,14 +1,23 @@
-"""What a pack may not do at a destination, because of what is there."""
+"""What a pack may not do at a destination, because of what or where it is."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from fastio.errors import DatasetExists, PackConflict, PackError
+from fastio.errors import DatasetExists, OptionError, PackConflict, PackError
 from fastio.pack.journal import APPEND_TO, differences
 from fastio.pack.names import is_task_output_name
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest
+
+
+def not_for_paths(dst: str | os.PathLike[str]) -> OptionError:
+    """Returns the error for options of URLs at a local destination."""
+    return OptionError(
+        "storage_options and staging can only be used with a URL as the destination, and "
+        f"{os.fspath(dst)} is a local path"
+    )
 
 
 def check_may_pack(name: str, own: Mapping[str, int], resume: bool) -> None:

@@ -34,19 +34,12 @@ from typing import Any
 
 import xxhash
 
-from fastio.errors import (
-    OptionError,
-    PackConflict,
-    PackError,
-    SourceChanged,
-    SourceNotFound,
-    StoreError,
-)
+from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound, StoreError
 from fastio.pack.destination import Destination, is_same
 from fastio.pack.journal import APPEND_TO, WRITER, Journal, unreadable_journal
 from fastio.pack.journal_file import check_not_in_use, in_use
 from fastio.pack.names import is_own_name, own_files, remove_strays, shard_prefix
-from fastio.pack.refusals import changed_meanwhile, taken_over
+from fastio.pack.refusals import changed_meanwhile, not_for_paths, taken_over
 from fastio.pack.stored_journal import (
     StoredJournal,
     delete_parts,
@@ -82,10 +75,7 @@ def open_destination(
     if is_remote(dst):
         return RemoteDestination(str(dst), storage_options, staging)
     if storage_options is not None or staging is not None:
-        raise OptionError(
-            "storage_options and staging can only be used with a URL as the destination, and "
-            f"{os.fspath(dst)} is a local path"
-        )
+        raise not_for_paths(dst)
     return Destination(Path(dst))
 
 

@@ -226,9 +226,7 @@ def _check_wanted(src: Any, of_columns: bool, takes: frozenset[str], data: Optio
             "roots can only be used with a list of images or a save_to_disk directory: leave it out"
         )
     if data.max_unzipped_bytes is not None and kind_of(src) is not None:
-        raise OptionError(
-            "the tars are already open: pass max_unzipped_bytes to fastio.open instead"
-        )
+        raise OptionError("the tars are open: pass max_unzipped_bytes to fastio.open instead")
 
 
 def _name_of(src: Any, path: str) -> str:

@@ -352,6 +352,37 @@ def test_structures_are_collated(folder: Path, workers: Any) -> None:
         assert batch["name"] == [str(image[0, 0, 0].item()) for image in expected]
 
 
+def reward(row: int) -> float:
+    return row / 2 if row % 2 else row // 2
+
+
+def beyond_64_bits(row: int) -> int:
+    return 2**63 + 1 if row % 2 else -1
+
+
+def test_numbers_of_python_are_one_tensor_unless_it_would_round_integers() -> None:
+    rows = {"row": np.arange(4)}
+    with fastio.Loader(rows, 4, transforms={"row": fastio.PerSample(reward, "threads")}) as loader:
+        (batch,) = loader
+    assert batch["row"].tolist() == [0.0, 0.5, 1.0, 1.5]
+    large = fastio.PerSample(beyond_64_bits, "threads")
+    with fastio.Loader(rows, 4, transforms={"row": large}) as loader:
+        (batch,) = loader
+    assert batch["row"] == [-1, 2**63 + 1, -1, 2**63 + 1]
+
+
+def no_boxes(row: int) -> Any:
+    return np.zeros((0, 4), np.float32)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_results_may_all_be_empty_arrays(workers: Any) -> None:
+    step = fastio.PerSample(no_boxes, workers, count=1)
+    with fastio.Loader({"row": np.arange(6)}, 2, transforms={"row": step}) as loader:
+        for _ in range(2):  # by now, the sizes of results are known
+            assert [batch["row"].shape for batch in loader] == [(2, 0, 4)] * 3
+
+
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_mappings_of_classes_that_are_not_known_come_as_they_are(
     folder: Path, workers: Any

@@ -136,7 +136,8 @@ class ResultWriter:
         capacities = self._layout.capacities
         least, most = self.sizes.get(number, (array.nbytes, 0))
         self.sizes[number] = min(least, array.nbytes), max(most, array.nbytes)
-        if number >= len(capacities) or array.nbytes > capacities[number]:
+        # There is no memory if all arrays have been empty so far.
+        if not array.nbytes or number >= len(capacities) or array.nbytes > capacities[number]:
             return Loose(np.array(array, order="C"), kind)
         begin = self._layout.offsets[number] + self._row * capacities[number]
         np.copyto(_in(self._memory, begin, array.dtype, array.shape), array)
@@ -201,6 +202,8 @@ class Results(Selectable):
         if any(type(value) is not type(first) for value in values):
             if all(isinstance(value, _ARRAYS) for value in values):
                 return self._stacked(values)
+            if all(type(value) in (bool, int, float) for value in values):
+                return _of_numbers(values)
             return self._restored(values, self._tensor)
         if isinstance(first, Lying) and self._rows is None and values.count(first) == len(values):
             # If all arrays have one shape and fill their places, their memory is the batch, without
@@ -299,5 +302,8 @@ def _numbers(tensor: Tensor) -> AnyArray | None:
 
 def _of_numbers(values: list[Any]) -> Any:
     array = np.asarray(values)
-    # Integers that fit no dtype make an array of objects, which torch does not take.
-    return values if array.dtype.kind not in "biufc" else torch.from_numpy(array)
+    # Integers that fit no dtype make an array of objects, which torch does not take, or of rounded
+    # floats.
+    rounded = array.dtype.kind == "f" and all(isinstance(value, int) for value in values)
+    exact = array.dtype.kind in "biufc" and not rounded
+    return torch.from_numpy(array) if exact else values

@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import fastio
 from fastio import CutMix, Loader, Mixup, RandomChoice
 from fastio.transforms import StepDraw
+from fastio.transforms.batches import mixing_of
 from tests.support import import_torchvision
 
 CLASSES = 5
@@ -125,6 +126,18 @@ def test_torchvisions_own_objects_are_drawn_by_the_seed(packed: Path) -> None:
         with Loader(packed, 6, seed=1, transforms={"image": FLOATS, None: choice}) as loader:
             found.append(list(loader))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(*found, strict=True))
+
+
+def test_a_labels_getter_of_torchvision_says_where_the_labels_are() -> None:
+    v2 = import_torchvision().transforms.v2
+    own = v2.MixUp(num_classes=5, labels_getter=lambda batch: batch[2])
+    assert mixing_of(own) is None
+    assert mixing_of(v2.MixUp(num_classes=5)) == fastio.Mixup(num_classes=5)
+    arrays = (np.ones((4, 3, 2, 2), np.float32), np.arange(4), np.full(4, 3))
+    with fastio.Loader(arrays, 4, transforms={None: own}) as loader:
+        (batch,) = loader
+    assert batch[1].tolist() == [0, 1, 2, 3]
+    assert batch[2].tolist() == [[0, 0, 0, 1, 0]] * 4
 
 
 @pytest.mark.parametrize("kind", ["folder", "packed", "torch"])

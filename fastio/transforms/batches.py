@@ -18,6 +18,7 @@ from fastio.order.order import WORD
 from fastio.transforms.specs import check_probability
 
 _NAMED = (None, "label", "class")  # labels whose classes a dataset names
+_USUAL_LABELS = "_find_labels_default_heuristic"  # torchvision's function that finds labels
 _LABELS = ("label", "labels", "class", "cls", "target")
 
 
@@ -236,7 +237,8 @@ BATCH_TRANSFORMS = (_Mixing, BatchChoice)
 def mixing_of(step: Any) -> Any:
     """Returns a transform as one of this module's if it mixes batches, else None.
 
-    torchvision's `MixUp` and `CutMix` are recognised by module and class, and a choice of them.
+    torchvision's `MixUp` and `CutMix` are recognised by module and class, and a choice of them,
+    unless a `labels_getter` was given.
     """
     if isinstance(step, BATCH_TRANSFORMS):
         return step
@@ -249,6 +251,9 @@ def mixing_of(step: Any) -> Any:
     target = {"MixUp": Mixup, "CutMix": CutMix}.get(kind.__name__)
     if target is None or not kind.__module__.startswith("torchvision.transforms"):
         return None
+    getter = getattr(step, "_labels_getter", None)
+    if getattr(getter, "__name__", _USUAL_LABELS) != _USUAL_LABELS:
+        return None  # the user's own function finds the labels
     return target(float(step.alpha), step.num_classes)
 
 

@@ -318,6 +318,20 @@ def test_torchvision_objects_are_recognised_by_name() -> None:
     assert T.compile([chain]).size == (224, 224)
 
 
+def test_pil_images_of_a_pipeline_are_always_antialiased_as_by_torchvision() -> None:
+    sharp: dict[str, Any] = {
+        "size": [4],
+        "max_size": None,
+        "interpolation": Mode,
+        "antialias": False,
+    }
+    resize = stand_in("Resize", **sharp)
+    of_pillow = stand_in("Compose", transforms=[resize, stand_in("PILToTensor")])
+    assert T.from_pipeline(of_pillow) == [T.Resize(4)]
+    of_tensors = stand_in("Compose", transforms=[stand_in("PILToTensor"), resize])
+    assert T.from_pipeline(of_tensors) == [T.Resize(4, antialias=False)]
+
+
 def test_to_uint8_before_a_crop_as_in_torchvisions_recipes_is_left_out() -> None:
     crop, floats = T.RandomResizedCrop(8), T.ToDtype("float32", scale=True)
     compiled = T.compile([T.ToDtype("uint8", scale=True), crop, floats])

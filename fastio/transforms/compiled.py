@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -279,14 +279,16 @@ def from_pipeline(transform: Any) -> list[Any]:
     The steps before the first one that fastio cannot run natively are specifications. This step and
     all that follow it run once per sample, in Python, as the dataset would run them.
     """
-    known = from_torchvision(transform)
-    if known is not None and _compiles(known):
+    steps = list(flat(transform))
+    converted = [_of_pipeline(step, steps[:place]) for place, step in enumerate(steps)]
+    known = [each for found in converted for each in found or []]
+    if None not in converted and _compiles(known):
         return known
     # As many steps as possible run natively. All steps after the first one that cannot must get its
     # result.
-    steps, known, begin = list(flat(transform)), [], 0
+    known, begin = [], 0
     while begin < len(steps):
-        found = from_torchvision(steps[begin])
+        found = converted[begin]
         if found in ([ToDtype("uint8")], [ToDtype("uint8", scale=True)]):
             found = []  # images are uint8 up to here
         if found is None or any(isinstance(each, POINTWISE) for each in found):
@@ -297,6 +299,18 @@ def from_pipeline(transform: Any) -> list[Any]:
         begin += 1
     form = sample_form(Pipeline(tuple(steps[:begin])))
     return [*known, PerSample(Pipeline(tuple(steps[begin:])), sample=form)]
+
+
+def _of_pipeline(step: Any, before: Sequence[Any]) -> list[Any] | None:
+    """Returns a step of a torchvision pipeline as a list of fastio's; None if it is unknown."""
+    found = from_torchvision(step)
+    if found is None or sample_form(Pipeline(tuple(before))) != "pillow":
+        return found
+    # torchvision ignores antialias=False for PIL images.
+    return [
+        replace(each, antialias=True) if isinstance(each, (RandomResizedCrop, Resize)) else each
+        for each in found
+    ]
 
 
 def _compiles(steps: Sequence[Any]) -> bool:

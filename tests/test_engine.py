@@ -602,6 +602,14 @@ def test_replaced_samples_are_the_next_good_ones(damaged: FolderDataset) -> None
     engine.close()
 
 
+def test_a_sample_and_its_replacement_do_not_share_memory() -> None:
+    images = [np.zeros((2, 2, 3), np.uint8), np.ones((3, 2, 3), np.uint8)]
+    batch = Batch({"image": images}, np.arange(2), 2, epoch=0, step=0, next_position=2)
+    batch.replace([0], np.array([1]))
+    batch.fields["image"][0] += 1
+    assert [image.max() for image in batch.fields["image"]] == [2, 1]
+
+
 def test_a_batch_without_a_good_sample_cannot_be_replaced(damaged: FolderDataset) -> None:
     engine = make(damaged, "replace")
     stream = engine.run(Plan(Order(6, mode="sequential"), 1), epoch=0)

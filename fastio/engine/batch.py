@@ -10,6 +10,7 @@ does not wait for the consumer to release them.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -182,7 +183,8 @@ class Batch:
                 self.fields[name] = values.take(sources)
                 continue
             for index in bad:
-                values[index] = values[sources[index]]
+                # In a list, what is done in place to a sample must not be done to its copy too.
+                values[index] = copy.deepcopy(values[sources[index]])
 
     def _number(self, places: npt.NDArray[np.int64]) -> None:
         """Sets the row numbers to those of the samples at some places."""

@@ -13,6 +13,8 @@ from PIL import Image
 
 import fastio
 from fastio import Loader
+from fastio.transforms import RGB
+from tests.pictures import save
 from tests.support import import_torchvision
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
@@ -184,6 +186,27 @@ def test_gray_has_one_channel(folder: Path, packed: Path, kind: str) -> None:
     floats = epoch(source, [*steps, fastio.Normalize([0.5], [0.25])])
     for image, normalised in zip(epoch(source, steps), floats, strict=True):
         torch.testing.assert_close((image / 255 - 0.5) / 0.25, normalised, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["png", "raw"])
+def test_gray_images_get_three_channels(tmp_path: Path, kind: str) -> None:
+    pixels = np.random.default_rng(6).integers(0, 256, (5, 9, 7, 1), np.uint8)
+    schema = fastio.Schema({"image": fastio.Image("L")})
+    with fastio.Writer(tmp_path / "gray", schema) as writer:
+        for image in pixels:
+            file = save(Image.fromarray(image[..., 0]), "PNG")
+            writer.write({"image": file if kind == "png" else image})
+    expected = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    for steps in ([fastio.Grayscale(3)], [fastio.Grayscale(), fastio.Grayscale(3)]):
+        with Loader(tmp_path / "gray", 5, transforms=steps) as loader:
+            (batch,) = loader
+        assert torch.equal(batch["image"], expected.expand(-1, 3, -1, -1))
+
+
+def test_gray_becomes_three_channels_again(folder: Path) -> None:
+    three = epoch(folder, [fastio.Resize((8, 8)), fastio.Grayscale(3)])
+    again = epoch(folder, [fastio.Resize((8, 8)), fastio.Grayscale(), RGB()])
+    assert all(torch.equal(a, b) for a, b in zip(three, again, strict=True))
 
 
 def test_an_image_folder_with_a_recipe_runs_natively(folder: Path) -> None:

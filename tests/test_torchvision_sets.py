@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 import fastio
-from fastio import DatasetNotFound, Loader
+from fastio import DatasetNotFound, Loader, TransformError
 from tests.support import import_torchvision
 from tests.torch_support import assert_same, equal
 
@@ -80,6 +80,23 @@ def negative(image: Any) -> Any:
 
 def double(label: int) -> int:
     return 2 * label
+
+
+@pytest.mark.parametrize("name", ["MNIST", "USPS"])
+@pytest.mark.parametrize("step", ["Grayscale", "RGB"])
+def test_gray_images_get_three_channels_where_a_step_gives_them(name: str, step: str) -> None:
+    v2 = import_torchvision().transforms.v2
+    three = v2.Grayscale(3) if step == "Grayscale" else v2.RGB()
+    floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    for after in ([], [v2.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])]):
+        assert_close(held(name, v2.Compose([three, *floats, *after])))
+        assert_close(held(name, v2.Compose([three, v2.RandomInvert(1.0), *floats, *after])))
+
+
+def test_views_of_gray_images_have_equally_many_channels() -> None:
+    views = fastio.Views([[fastio.Resize(8)], [fastio.Resize(8), fastio.Grayscale(3)]])
+    with pytest.raises(TransformError, match="all of them three by Grayscale"):
+        list(Loader(held("MNIST"), 4, transforms={"image": views}))
 
 
 def test_parts_of_torchvision_sets() -> None:

@@ -61,6 +61,9 @@ from fastio.transforms.per_sample import (
     Workers as Workers,
 )
 from fastio.transforms.pixels import (
+    RGB as RGB,
+)
+from fastio.transforms.pixels import (
     ColorJitter as ColorJitter,
     GaussianBlur as GaussianBlur,
     Grayscale as Grayscale,

@@ -15,7 +15,7 @@ from fastio.order.order import WORD
 from fastio.transforms.batches import BATCH_TRANSFORMS, mixing_of
 from fastio.transforms.per_sample import PerSample, Pipeline
 from fastio.transforms.pixel_checks import PixelTransform
-from fastio.transforms.pixels import Grayscale, Pad, RandomErasing
+from fastio.transforms.pixels import RGB, Grayscale, Pad, RandomErasing
 from fastio.transforms.specs import (
     GEOMETRIC,
     POINTWISE,
@@ -76,31 +76,40 @@ class Compiled:
         return size
 
     def channels(self, of_image: int) -> int:
-        """Returns the number of channels of the result."""
-        gray = any(
-            isinstance(step, Grayscale) and step.num_output_channels == 1 for step in self.steps
-        )
-        return 1 if gray else of_image
+        """Returns the number of channels of the result for images with `of_image` channels."""
+        for step in reversed(self.steps):
+            if isinstance(step, Grayscale):
+                return step.num_output_channels
+            if isinstance(step, RGB):
+                return 3
+        return of_image
 
     @property
     def random(self) -> bool:
         """Whether random numbers are drawn for each sample, or Python functions may draw some."""
-        fixed = (Resize, CenterCrop, Pad, Grayscale)
+        fixed = (Resize, CenterCrop, Pad, Grayscale, RGB)
         draws = any(not isinstance(step, fixed) for step in self.steps)
         return draws or bool(self.erasing or self.per_sample)
 
-    def native(self) -> _native.Chain:
-        """Returns the part for the engine."""
+    def native(self, of_image: int = 3) -> _native.Chain:
+        """Returns the part for the engine, for images with `of_image` channels.
+
+        Gray images are to be decoded to `channels(1)` channels, which are equal.
+        """
         chain = _native.Chain()
         # Each stream has numbers of its own for its steps, so that two fields draw independently.
-        chain.count_from(self.stream * STEPS)
-        for step in self.steps:
-            if isinstance(step, Grayscale) and step.num_output_channels == 1:
+        first, gray = self.stream * STEPS, self.channels(of_image) == 1
+        for number, step in enumerate(self.steps):
+            chain.count_from(first + number)
+            if isinstance(step, RGB) or (isinstance(step, Grayscale) and of_image == 1):
+                continue
+            if isinstance(step, Grayscale) and step.num_output_channels == 1 and gray:
                 chain.to_gray()
             elif isinstance(step, PixelTransform):
                 chain.augment(step.node())
             else:
                 step.add_to(chain)
+        chain.count_from(first + len(self.steps))
         for erasing in self.erasing:
             chain.erase_at_end(erasing.node())
         return chain

@@ -89,6 +89,14 @@ class Grayscale(PixelTransform):
 
 
 @dataclass(frozen=True)
+class RGB(PixelTransform):
+    """Gives gray images three equal channels, and leaves images in colour as they are."""
+
+    def node(self) -> _native.Augment:
+        return _native.Augment.sequence([])
+
+
+@dataclass(frozen=True)
 class RandomGrayscale(PixelTransform):
     """Converts the image to gray with probability p, and keeps its number of channels."""
 

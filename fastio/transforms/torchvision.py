@@ -236,7 +236,7 @@ _TORCHVISION: dict[str, Callable[[Any], list[Any] | None]] = {
     "RandomChoice": _from_random_choice,
     "RandomOrder": _inside(drawn.RandomOrder),
     "Identity": lambda t: [],
-    "RGB": lambda t: [],
+    "RGB": lambda t: [pixels.RGB()],
     "RandomHorizontalFlip": lambda t: [RandomHorizontalFlip(float(t.p))],
     "RandomVerticalFlip": lambda t: [RandomVerticalFlip(float(t.p))],
     "ToTensor": lambda t: [ToDtype("float32", scale=True)],

@@ -130,16 +130,19 @@ void make_reads(SharedReads* self, const Vector<std::int32_t>& file,
 HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArguments> views,
                 std::uint64_t seed, std::uint64_t epoch, const SharedReads& all, std::size_t first,
                 const Vector<std::int64_t>& key, const SharedCodebook* codebook, int channels,
-                std::int64_t max_pixels) {
+                std::int64_t max_pixels, std::optional<int> raw_channels) {
   const std::size_t rows = key.size(), there = all.value->file.size();
   if (first > there || rows > there - first)
     throw nb::value_error("first + len(key) is more than there are reads");
-  if (channels != 1 && channels != 3) throw nb::value_error("channels must be 1 or 3");
+  const int raw = raw_channels.value_or(channels);
+  for (const int count : {channels, raw})
+    if (count != 1 && count != 3) throw nb::value_error("channels must be 1 or 3");
   ImageTask task;
   task.seed = seed;
   task.epoch = epoch;
   task.max_pixels = max_pixels;
   task.channels = channels;
+  task.raw_channels = raw;
   if (views.empty()) throw nb::value_error("views must not be empty");
   std::vector<SlotView> slots;
   std::vector<Memory> kept;
@@ -383,18 +386,21 @@ void bind_engine(nb::module_& m) {
           nb::arg("threads"),
           "Sets how many threads take rows from now on. Returns their number, which is smaller if "
           "the system refuses to start more threads.")
-      .def("submit", &submit, nb::arg("source").noconvert(), nb::arg("views").noconvert(),
-           nb::arg("seed"), nb::arg("epoch"), nb::arg("reads"), nb::arg("first"), nb::arg("key"),
-           nb::arg("codebook").none(), nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
-           "Queues the images of a batch and returns their slot. source: a FileSet, or (arrays, "
-           "whether the images in them are (C, H, W)); for arrays, the file numbers of `reads` are "
-           "indices of arrays. views: a tuple (chain, channels_last, normalize, out) for each view "
-           "of the images. normalize: (scales, biases) of the channels, for float32; None: uint8. "
-           "out: the array for the batch, which threads write to until wait() returns True; None: "
-           "the images keep their own sizes, see take(). If the slot is deleted earlier, it waits "
-           "for the threads, unless one hangs. key: the key of the random draws of each row. "
-           "reads, first: row i is read from place first + i of `reads`. An image of more than "
-           "max_pixels is a failure of its row.")
+      .def(
+          "submit", &submit, nb::arg("source").noconvert(), nb::arg("views").noconvert(),
+          nb::arg("seed"), nb::arg("epoch"), nb::arg("reads"), nb::arg("first"), nb::arg("key"),
+          nb::arg("codebook").none(), nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
+          nb::arg("raw_channels") = nb::none(),
+          "Queues the images of a batch and returns their slot. source: a FileSet, or (arrays, "
+          "whether the images in them are (C, H, W)); for arrays, the file numbers of `reads` are "
+          "indices of arrays. views: a tuple (chain, channels_last, normalize, out) for each view "
+          "of the images. normalize: (scales, biases) of the channels, for float32; None: uint8. "
+          "out: the array for the batch, which threads write to until wait() returns True; None: "
+          "the images keep their own sizes, see take(). If the slot is deleted earlier, it waits "
+          "for the threads, unless one hangs. key: the key of the random draws of each row. "
+          "reads, first: row i is read from place first + i of `reads`. An image of more than "
+          "max_pixels is a failure of its row. channels: what images are decoded to. raw_channels: "
+          "of raw images as they are stored; None: as many.")
       .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
            "Queues rows of a table and returns their slot. out: for each field of the table an "
            "array with room for the rows, or None; threads write to it as in submit(). Raises "

@@ -58,7 +58,8 @@ struct ViewTask {
 struct ImageTask : ViewTask {
   const Codebook* codebook = nullptr;  // for block records
   std::uint64_t seed = 0, epoch = 0;
-  int channels = 3;  // images are decoded to 3: RGB, or 1: gray, like Pillow's convert("L")
+  int channels = 3;      // images are decoded to 3: RGB, or 1: gray, like Pillow's convert("L")
+  int raw_channels = 3;  // of raw images as they are stored
   std::int64_t max_pixels = kAnyPixels;  // larger images are refused
   std::vector<ViewTask> others;
 

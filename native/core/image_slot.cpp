@@ -323,7 +323,7 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
   request.orientation = reads_.orientation[row];
   request.height = reads_.height[row];
   request.width = reads_.width[row];
-  request.channels = task_.channels;
+  request.channels = task_.raw_channels;
   request.row = reads_.row[row];
   Target target{this, &views_, &images_, row, 0, Status::okay()};
   const auto decode = [&] {

@@ -58,7 +58,7 @@ class Images {
           crc32c(bytes_.data() + offsets_[row], static_cast<std::size_t>(lengths_[row])));
     }
     ImageTask task;
-    task.channels = 1;
+    task.channels = task.raw_channels = 1;
     return std::make_shared<ImageSlot>(files, std::vector{SlotView{std::make_shared<Chain>()}},
                                        nullptr, task, std::move(reads));
   }

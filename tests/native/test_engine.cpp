@@ -198,7 +198,7 @@ TEST_CASE("raw images have as many channels as the batch") {
     reads.width[0] = 5;
     reads.length[0] = 15 * channels;
     ImageTask task;
-    task.channels = channels;
+    task.channels = task.raw_channels = channels;
     const auto slot = std::make_shared<ImageSlot>(shard.files, std::vector{SlotView{shard.whole}},
                                                   nullptr, task, reads);
     engine.submit(slot);

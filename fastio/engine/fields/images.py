@@ -16,7 +16,7 @@ from fastio.engine.fields.image_files import FoundImages, ImageSource
 from fastio.engine.fields.reader import Reader, Work, result_of, sample_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
-from fastio.errors import ImageError, LoaderClosed
+from fastio.errors import ImageError, LoaderClosed, TransformError
 from fastio.packed.rows import Rows
 from fastio.recoded import RecodedImages
 from fastio.runtime.threads import WAIT_S
@@ -43,6 +43,7 @@ class ImagePart:
     Attributes:
         compiled: transforms.
         chain: those of them that the native threads run.
+        channels: number of channels of its images.
         channels_last: whether its images are stored (H, W, C).
         affine: (scale, bias) of each channel if the native threads write float32.
         tail: ToDtype and Normalize steps that are left to others.
@@ -52,14 +53,14 @@ class ImagePart:
     def __init__(self, name: str, kind: Image, settings: EngineSettings) -> None:
         self.name = name
         self.compiled = settings.transforms.get(name) or Compiled()
-        self.chain = self.compiled.native()
-        self._channels = self.compiled.channels(kind.channels)
+        self.chain = self.compiled.native(kind.channels)
+        self.channels = self.compiled.channels(kind.channels)
         handed = name in settings.handed
         self.channels_last = settings.channels_last or handed
         size = self.compiled.size
         # Erasing comes after Normalize, so an engine that erases normalises too.
         fuses = (settings.normalize_on_cpu or self.compiled.erasing) and size and not handed
-        self.affine = affine(self.compiled.tail, self._channels) if fuses else None
+        self.affine = affine(self.compiled.tail, self.channels) if fuses else None
         self.tail: tuple[Pointwise, ...] = self.compiled.tail if self.affine is None else ()
         self._settings = settings
         self._own_pool: tuple[tuple[int, int], SlotPool] | None = None
@@ -73,7 +74,7 @@ class ImagePart:
 
     def shape(self, size: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape of an image whose height and width are `size`."""
-        return (*size, self._channels) if self.channels_last else (self._channels, *size)
+        return (*size, self.channels) if self.channels_last else (self.channels, *size)
 
     def pool_of(self, size: tuple[int, int] | None) -> SlotPool | None:
         """Returns the slots for a batch, or None if each of its images needs its own memory.
@@ -157,9 +158,16 @@ class ImageReader(Reader):
         if settings.cache is not None and settings.cache.pack != "never":
             blocks = None if stager is None else stager.blocks
             recoded = RecodedImages(dataset, name, settings.cache, settings.threads, blocks)
-        self._channels = kind.channels
         self.fields = settings.views.get(name, (name,))
         self.parts = [ImagePart(part, kind, settings) for part in self.fields]
+        self._stored_channels = kind.channels
+        # Gray images may be wanted with three channels; others lose two in the chain of a part.
+        self._channels = max(kind.channels, *(part.channels for part in self.parts))
+        if any(part.channels != self._channels for part in self.parts) and kind.channels == 1:
+            raise TransformError(
+                f"{name!r} has gray images: give all of its views one channel, or all of them "
+                "three by Grayscale(3)"
+            )
         self._pools = {part.name: part.pool for part in self.parts if part.pool is not None}
         self.pools = self._pools
         sizes = sizes and len(self._pools) < len(self.parts)
@@ -271,6 +279,7 @@ class ImageReader(Reader):
             found.codebook,
             self._channels,
             self.dataset.max_pixels,
+            self._stored_channels,
         )
 
     def _to_pillow(self, batch: Pending, place: int, outs: Outs) -> Future[Outs]:

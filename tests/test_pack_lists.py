@@ -17,6 +17,7 @@ from fastio import (
     Dataset,
     Image,
     ImageError,
+    OptionError,
     PackError,
     SampleError,
     Scalar,
@@ -397,5 +398,5 @@ def test_a_pack_of_urls_is_resumed(server: ObjectServer, tmp_path: Path) -> None
 
 
 def test_options_of_a_store_need_urls(folder: Path) -> None:
-    with pytest.raises(PackError, match="can only be used with a URL"):
+    with pytest.raises(OptionError, match="can only be used with a URL"):
         packed(folder, "path\na.jpg\n", storage_options={"key": "a"})

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 from PIL import JpegImagePlugin
 
 from fastio import Dataset as open_dataset
-from fastio import Image, ImageError, PackError, Schema, Writer, pack
+from fastio import Image, ImageError, OptionError, Schema, Writer, pack
 from fastio.pack.images import reencode, shrink
 from tests.pictures import (
     cmyk_jpeg,
@@ -185,5 +185,5 @@ def test_nothing_is_lost_unasked(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_wishes_are_refused(tmp_path: Path, options: Any) -> None:
-    with pytest.raises(PackError, match=next(iter(options))):
+    with pytest.raises(OptionError, match=next(iter(options))):
         pack([jpeg()], tmp_path / "out", **options)

@@ -30,10 +30,7 @@ NAME = f"{HOSTILE}\n{SCRIPT}"
 # Columns and classes may be URLs, too.
 COLUMN = f"{NAME}s3://key:hunter2@bucket/x?X-Amz-Signature=SIGNATURE https://h/?sig=SIGNATURE"
 TRAIN = ("--epochs", "1", "--batch-size", "16", "--device", "cpu", "--threads", "1")
-QUICK = (
-    *("--seconds", "1", "--steps", "3", "--batch-size", "4", "--threads", "1", "--no-cold"),
-    *("--device", "cpu"),
-)
+QUICK = (*("--seconds", "1", "--steps", "3", "--batch-size", "4", "--threads", "1", "--no-cold"),)
 BENCH = (*QUICK, "--json", "{out}/bench.json", "--html", "{out}/bench.html")
 MODEL = f"{__name__}:small_model"
 
@@ -80,7 +77,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 IMAGES = ("--size", "16", *BENCH, "--accelerator", "500")
 CACHE = "{out}/cache"
 COMMANDS = {
-    "bench, images": ("bench", "{root}/images", "--size", "16", *BENCH, "--model", MODEL),
+    "bench, images": (
+        "bench",
+        "{root}/images",
+        "--size",
+        "16",
+        *BENCH,
+        "--device",
+        "cpu",
+        "--model",
+        MODEL,
+    ),
     "bench, packed": ("bench", "{root}/packed", *IMAGES),
     "bench, baseline": ("bench", "{root}/packed", "--baseline", "{root}/images", *IMAGES),
     "bench, url": ("bench", "{url}/packed", *IMAGES),

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
-from fastio import FastioError, ImageError, PackError, SchemaError, ShardCorrupt
+from fastio import FastioError, ImageError, OptionError, SchemaError, ShardCorrupt
 from fastio.cli import main
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
@@ -280,7 +280,7 @@ def test_roots_are_refused_where_data_name_no_files(tmp_path: Path) -> None:
     write_folder(tmp_path / "images", 1, 1)
     pq.write_table(pa.table({"x": np.arange(3)}), tmp_path / "t.parquet")
     for source in (tmp_path / "images", tmp_path / "t.parquet"):
-        with pytest.raises(PackError, match="roots can only be used"):
+        with pytest.raises(OptionError, match="roots can only be used"):
             fastio.pack(source, tmp_path / "out", roots=[tmp_path])
     with pytest.raises(ValueError, match="roots must be a list"):
         fastio.open(saved(tmp_path / "data", "image", "x"), roots=str(tmp_path))

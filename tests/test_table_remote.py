@@ -27,7 +27,7 @@ import fastio
 from fastio import (
     DatasetNotFound,
     Loader,
-    PackError,
+    OptionError,
     SchemaError,
     ShardCorrupt,
     SourceChanged,
@@ -402,7 +402,7 @@ def test_options_are_the_source_s_or_the_destination_s(
     result = CliRunner().invoke(main, [*arguments, "--source-options", json.dumps(s3.options())])
     assert result.exit_code == 0, result.output
     assert len(fastio.open(tmp_path / "out")) == 300
-    with pytest.raises(PackError, match="source_options can only be used with a URL"):
+    with pytest.raises(OptionError, match="source_options can only be used with a URL"):
         fastio.pack(folder / "parquet", tmp_path / "no", source_options={})
 
 

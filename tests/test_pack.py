@@ -30,8 +30,8 @@ from fastio import (
     Writer,
     pack,
 )
-from fastio.pack.api import parse_size
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
+from fastio.runtime.sizes import size_in_bytes
 from tests.pictures import write_folder
 from tests.support import contents, descriptors, import_torchvision, until
 
@@ -342,7 +342,7 @@ def test_impossible_options_are_refused(tmp_path: Path, options: dict[str, Any])
     ],
 )
 def test_sizes_are_read(text: int | str, nbytes: int) -> None:
-    assert parse_size(text) == nbytes
+    assert size_in_bytes(text, "shard_size") == nbytes
 
 
 def test_no_thread_outlives_a_pack(folder: Path, tmp_path: Path) -> None:

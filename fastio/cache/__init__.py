@@ -34,5 +34,4 @@ from fastio.cache.report import (
 from fastio.cache.spec import (
     Cache as Cache,
     default_cache as default_cache,
-    parse_budget as parse_budget,
 )

@@ -13,7 +13,7 @@ from fastio.cache.eviction import NextUse
 from fastio.cache.folder import CacheFolder
 from fastio.cache.index import VERSION
 from fastio.cache.report import CacheCheck, CacheStatus, Removed
-from fastio.errors import OptionError, warn
+from fastio.errors import warn
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.sizes import size_in_bytes
 from fastio.store import local_only
@@ -66,7 +66,7 @@ class Cache:
         self.pack: Pack = pack
         self.path = Path(local_only(path, "the folder of a cache")).absolute()
         self.shared = shared
-        self.budget = None if budget is None else parse_budget(budget)
+        self.budget = None if budget is None else size_in_bytes(budget, "budget")
         self._lock = threading.Lock()
         self._folder: CacheFolder | None = None
         self._owner = Owner()
@@ -126,7 +126,7 @@ class Cache:
             OptionError: `to` is not a size.
             CacheError: As for `status`.
         """
-        size = parse_budget(to, "to")
+        size = size_in_bytes(to, "to")
         return Removed(*self._existing().shrink(size))
 
     def clear(self, url: str | None = None) -> Removed:
@@ -182,11 +182,3 @@ def default_cache() -> Cache:
     # should get no error or warning about indexes of another version of fastio.
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Cache(Path(base, "fastio", f"indexes-{VERSION}"))
-
-
-def parse_budget(budget: int | str, option: str = "budget") -> int:
-    """Returns the bytes of an option, an int or text such as "200GB"; raises OptionError."""
-    try:
-        return size_in_bytes(budget)
-    except ValueError as error:
-        raise OptionError(f"{option} {error}") from None

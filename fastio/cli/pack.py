@@ -17,10 +17,10 @@ from fastio.cli.parsing import (
     parse_names,
     parse_nulls,
 )
-from fastio.pack.api import PackReport, parse_size
+from fastio.pack.api import PackReport
 from fastio.pack.api import pack as pack_samples
 from fastio.pack.ray_engine import ray_cluster
-from fastio.runtime.sizes import counted, size_text
+from fastio.runtime.sizes import counted, size_in_bytes, size_text
 from fastio.sources import describe, find
 
 
@@ -48,7 +48,7 @@ _WRITTEN = {
         "max-unzipped",
         "SIZE",
         "For example 1GiB.",
-        parse=partial(parse_size, option="max_unzipped"),
+        parse=partial(size_in_bytes, option="max_unzipped"),
     ),
     "dtypes": replace(STANDARD["dtypes"], syntax="For example label=float32. May be repeated."),
     "tokenizer": Written(metavar="bytes|NAME|FILE"),

@@ -397,14 +397,6 @@ def _cache_to_copy(
     return cache
 
 
-def parse_size(size: int | str, option: str = "shard_size") -> int:
-    """Returns the bytes of an option, an int or text such as "64MiB"; raises OptionError."""
-    try:
-        return size_in_bytes(size)
-    except ValueError as error:
-        raise OptionError(f"{option} {error}") from None
-
-
 def sample_options(
     codec: ImageCodec | None,
     codebook: str | os.PathLike[str] | None,
@@ -454,8 +446,8 @@ def sample_options(
         max_pixels=MAX_PIXELS if max_pixels is None else max_pixels,
     )
     codebooks = choose_codebook(codebook) if codec == "blocks" else None
-    skips = on_error == "skip"
-    options = SampleOptions(images, codebooks, parse_size(shard_size), skips, workers)
+    shard_bytes = size_in_bytes(shard_size, "shard_size")
+    options = SampleOptions(images, codebooks, shard_bytes, on_error == "skip", workers)
     return options if base is None else options_of(base, options, codebook is not None)
 
 

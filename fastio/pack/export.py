@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from fastio.errors import OptionError, PackError
-from fastio.pack.api import parse_size
 from fastio.pack.exporters import FolderExporter, TarExporter, export_rows
 from fastio.pack.journal import writing_to
 from fastio.packed import Dataset
 from fastio.runtime.cores import available_cores
 from fastio.runtime.files import remove_leftovers
+from fastio.runtime.sizes import size_in_bytes
 from fastio.sources import open as open_data
 from fastio.store import local_only
 
@@ -103,7 +103,7 @@ def export(
         raise OptionError(f"workers must be at least 1, got {workers}")
     if to not in ("folder", "webdataset"):
         raise OptionError(f"to must be 'folder' or 'webdataset', got {to!r}")
-    tar_bytes = parse_size(shard_size)
+    tar_bytes = size_in_bytes(shard_size, "shard_size")
     folder = Path(local_only(dst, "dst"))
     opened = open_data(dataset)
     try:

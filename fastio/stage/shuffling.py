@@ -170,7 +170,9 @@ def window_bytes(dataset: MediaTable) -> int:
 
     They do not depend on the memory that is available, so that all ranks have the same windows.
     """
-    return _WINDOW_BYTES if dataset.memory is None else size_in_bytes(dataset.memory) // _WINDOWS
+    if dataset.memory is None:
+        return _WINDOW_BYTES
+    return size_in_bytes(dataset.memory, "memory") // _WINDOWS
 
 
 def groups_in_window(dataset: MediaTable) -> int:

@@ -56,10 +56,7 @@ def table_memory(memory: int | str | None) -> int:
     """
     if memory is None:
         return max(_LEAST_BYTES, min(_MOST_BYTES, nominal_memory() // (8 * local_ranks())))
-    try:
-        nbytes = size_in_bytes(memory)
-    except ValueError as error:
-        raise ValueError(f"memory {error}") from None
+    nbytes = size_in_bytes(memory, "memory")
     if nbytes < _LEAST_BYTES:
         raise ValueError(f"memory must be at least 1 MiB, got {memory!r}")
     return nbytes

@@ -258,10 +258,9 @@ def _with_uint64(
         beginning: Its first rows, a batch or a table; None if there are none.
         parse_as: Parses a column of them, and raises ArrowInvalid if it is not of this type.
     """
-    for at, field in enumerate(schema):
-        if beginning is None or not pa.types.is_float64(field.type):
-            continue
-        if (pc.max(beginning.column(at)).as_py() or 0) >= 1 << 63:
+    for at, field in enumerate(schema if beginning is not None else ()):
+        is_float = pa.types.is_float64(field.type)
+        if is_float and (pc.max(beginning.column(at)).as_py() or 0) >= 1 << 63:
             exact = field.with_type(pa.uint64())
             with suppress(pa.ArrowInvalid):
                 parse_as(exact)

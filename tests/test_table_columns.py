@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,34 @@ def test_a_null_is_an_error_that_says_what_to_do() -> None:
     message = str(caught.value)
     for part in ("table", "'x'", "2 nulls", "rows 0 to 2", "nulls=", "--null x=0", "'mask'"):
         assert part in message
+
+
+@pytest.mark.parametrize(
+    "column", [pa.array(["a", None]), pa.array(["a", None]).dictionary_encode()]
+)
+def test_the_error_of_a_null_in_text_advises_what_is_possible(column: pa.Array) -> None:
+    table = pa.table({"t": column})
+    with pytest.raises(SchemaError) as caught:
+        fields(table)
+    message = str(caught.value)
+    for part in ("text has none", "nulls={'t': 'unknown'}", "--null t=unknown", "t_valid"):
+        assert part in message
+    assert fields(table, nulls={"t": "unknown"})
+
+
+@pytest.mark.parametrize("encode", [False, True])
+@pytest.mark.parametrize("value", [None, True, ["a"]])
+def test_what_is_not_text_does_not_replace_nulls_of_text(value: Any, encode: bool) -> None:
+    column = pa.array(["a", None])
+    table = pa.table({"t": column.dictionary_encode() if encode else column})
+    with pytest.raises(SchemaError, match=f"column 't': nulls={re.escape(repr(value))} is not"):
+        fields(table, nulls={"t": value})
+
+
+def test_a_number_replaces_nulls_of_text_as_it_is_written() -> None:
+    table = pa.table({"t": ["a", None]})
+    found = fields(table, nulls={"t": 0})["t"]  # as --null t=0 gives it
+    assert [bytes(v).decode() for v in found] == ["a", "0"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
-from fastio.schema import PICTURES, Array, Field, Scalar, Schema, fixed_shape
+from fastio.schema import PICTURES, Array, Bytes, Field, Scalar, Schema, Text, fixed_shape
 from fastio.sources.table.leaves import (
     Leaf,
     field_of,
@@ -20,7 +20,14 @@ from fastio.sources.table.leaves import (
     leaves,
     value_type,
 )
-from fastio.sources.table.options import KEPT_SUFFIX, MASK, VALID_SUFFIX, TableOptions
+from fastio.sources.table.options import (
+    KEPT_SUFFIX,
+    MASK,
+    VALID_SUFFIX,
+    TableOptions,
+    null_advice,
+    null_text,
+)
 from fastio.sources.table.reading import Origin
 from fastio.sources.table.values import (
     Ragged,
@@ -389,7 +396,7 @@ class Conversion:
             values, missing = number_values(array), missing_rows(array)
         dtype = _dtype_of(plan.kind)
         if missing is not None:
-            fill = self._fill(plan, member, values, missing, origin)
+            fill = self._fill(plan, member, missing, origin)
             values = cast_numbers(filled(values, missing, 0), dtype, spoken, origin)
             values = filled(values, missing, fill)
         else:
@@ -397,12 +404,7 @@ class Conversion:
         return Column(plan.name, member.leaf.name, values, missing)
 
     def _fill(
-        self,
-        plan: _Plan,
-        member: _Member,
-        values: NDArray[Any],
-        missing: NDArray[np.bool_],
-        origin: Origin,
+        self, plan: _Plan, member: _Member, missing: NDArray[np.bool_], origin: Origin
     ) -> Any:
         """Returns the value that replaces nulls of a fixed-width field."""
         policy, dtype = member.policy, _dtype_of(plan.kind)
@@ -411,15 +413,14 @@ class Conversion:
         if policy is _NO_POLICY:
             if np.dtype(dtype).kind == "f":
                 return np.nan
-            raise self._null_error(member, int(missing.sum()), len(values), dtype, origin)
+            raise self._null_error(member, int(missing.sum()), len(missing), dtype, origin)
+        where = origin.column(member.leaf.spoken)
         if is_vocabulary(member.leaf.type):
-            return self.words[plan.name].code(str(policy))
+            return self.words[plan.name].code(null_text(policy, where))
         try:
             return cast_numbers(np.array([policy]), dtype, member.leaf.spoken, origin)[0]
         except (SchemaError, ValueError, TypeError) as error:
-            raise SchemaError(
-                f"{origin.column(member.leaf.spoken)}: nulls={policy!r} is not a valid {dtype}"
-            ) from error
+            raise SchemaError(f"{where}: nulls={policy!r} is not a valid {dtype}") from error
 
     def _ragged(self, plan: _Plan, batch: pa.RecordBatch, origin: Origin) -> tuple[Ragged, Column]:
         """Converts the rows of a variable-width field."""
@@ -431,7 +432,9 @@ class Conversion:
             raise self._null_error(member, int(nulls.sum()), len(array), "", origin)
         if not isinstance(plan.kind, Array):
             if nulls is not None and not _is_mask(member.policy):
-                array = array.fill_null(member.policy)
+                fill = member.policy
+                text = fill if isinstance(fill, bytes) else null_text(fill, origin.column(spoken))
+                array = array.fill_null(text)
             rows = ragged_bytes(array, spoken, origin)
             return rows, Column(plan.name, member.leaf.name, None, None, nulls)
         rows, missing = ragged_lists(array)
@@ -441,21 +444,19 @@ class Conversion:
         if missing is not None:
             if member.policy is _KEPT:  # only null rows are kept, not null numbers in them
                 member = replace(member, policy=_NO_POLICY)
-            values = filled(values, missing, self._fill(plan, member, values, missing, origin))
+            values = filled(values, missing, self._fill(plan, member, missing, origin))
         rows = Ragged(values, rows.offsets)
         return rows, Column(plan.name, member.leaf.name, rows, missing, nulls)
 
     def _null_error(
         self, member: _Member, count: int, rows: int, dtype: str, origin: Origin
     ) -> SchemaError:
-        spoken = member.leaf.spoken
-        what = dtype or str(value_type(member.leaf.type))
-        return SchemaError(
-            f"{origin.column(spoken)} has {count} null{'s' * (count != 1)} in {origin.rows(rows)}, "
-            f"and {what} has none: say what they are to become with nulls={{{spoken!r}: 0}} "
-            f"(--null {spoken}=0), or {{{spoken!r}: 'mask'}} for a field {member.leaf.name}"
-            f"{VALID_SUFFIX} that tells where values are"
-        )
+        leaf = member.leaf
+        words = is_vocabulary(leaf.type) or isinstance(member.kind, (Text, Bytes))
+        what = "text" if words else dtype or str(value_type(leaf.type))
+        where = f"{count} null{'s' * (count != 1)} in {origin.rows(rows)}"
+        told = null_advice(leaf.spoken, leaf.name, words)
+        return SchemaError(f"{origin.column(leaf.spoken)} has {where}, and {what} has none: {told}")
 
 
 def _target(

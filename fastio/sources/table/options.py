@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from fastio.errors import OptionError, SchemaError
@@ -80,6 +81,36 @@ class TableOptions:
                 for name, value in self.nulls.items()
             },
         }
+
+
+def null_text(value: Any, where: str) -> str:
+    """Returns the text that replaces nulls; a number as it is written.
+
+    Args:
+        value: What the options give.
+        where: The column, for messages.
+
+    Raises:
+        SchemaError: It is neither text nor a number.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, Real)):
+        raise SchemaError(f"{where}: nulls={value!r} is not a valid text")
+    return str(value)
+
+
+def null_advice(name: str, field: str, words: bool) -> str:
+    """Returns what to do about nulls of a column, as a clause.
+
+    Args:
+        name: The column, as messages call it.
+        field: The field that it becomes.
+        words: Whether its values are text.
+    """
+    value, option = ("'unknown'", "unknown") if words else ("0", "0")
+    return (
+        f"say what they are to become with nulls={{{name!r}: {value}}} (--null {name}={option}), "
+        f"or {{{name!r}: 'mask'}} for a field {field}{VALID_SUFFIX} that tells where values are"
+    )
 
 
 def expand_range(name: str) -> list[str]:

@@ -32,6 +32,7 @@ from datasets import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 import fastio
 from fastio import (
@@ -322,6 +323,35 @@ def test_formats_choose_columns(tmp_path: Path) -> None:
         assert set(batch_of(folder)) == {"text", "number"}
     every = dataset.with_format("torch", columns=["number"], output_all_columns=True)
     assert "text" in batch_of(every)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [("torch", {}), ("numpy", {}), ("torch", {"dtype": torch.float64})]
+)
+def test_formats_of_tensors_set_the_dtypes_as_for_a_data_loader(
+    tmp_path: Path, kind: str, settings: dict[str, Any]
+) -> None:
+    columns = {
+        "tokens": pa.array([[1, 2], [3, 4]], pa.list_(pa.int8())),
+        "price": pa.array([0.5, 1.5], pa.float64()),
+        "small": pa.array([1, 2], pa.uint16()),
+        "flag": pa.array([True, False]),
+        "text": pa.array(["a", "b"]),
+    }
+    dataset = Dataset(pa.table(columns)).with_format(kind, **settings)
+    wanted = next(iter(DataLoader(dataset, 2)))
+    for sampler in (None, range(2)):  # by row groups, and row by row
+        found = batch_of(dataset, sampler=sampler)
+        for name in ("tokens", "price", "small", "flag"):
+            values = torch.stack(list(found[name]))
+            assert values.dtype == wanted[name].dtype, (name, sampler)
+            assert torch.equal(values, wanted[name])
+    with fastio.open(dataset, dtypes={"price": "float16"}) as opened:
+        assert opened[0]["price"].dtype == np.float16
+    fastio.pack(dataset, tmp_path / "packed")  # packs what is stored
+    with fastio.open(tmp_path / "packed") as packed:
+        assert packed[0]["price"] == 0.5
+        assert packed.schema.fields["price"] == fastio.Scalar("float64")
 
 
 def test_a_transform_of_its_own_takes_the_torch_path() -> None:

@@ -40,8 +40,9 @@ def _sniff(source: Any, options: Options) -> Any | None:
 def _open(found: Found) -> HuggingFaceDataset | TableSamples:
     options = found.options
     table = HuggingFaceTable(found.source, options.tables, options.roots)
+    tables = table.formatted(options.tables)
     if options.filters is None:
-        dataset = HuggingFaceDataset(table, options.tables)
+        dataset = HuggingFaceDataset(table, tables)
         dataset.memory = options.memory
         return dataset
     if wants_rows(table, options.tables):
@@ -51,7 +52,7 @@ def _open(found: Found) -> HuggingFaceDataset | TableSamples:
             "out (columns=...)"
         )
     make = partial(open_groups, table)
-    return TableSamples(make, options.tables, options.filters, options.memory)
+    return TableSamples(make, tables, options.filters, options.memory)
 
 
 def _pack(found: Found, skip_damaged: bool) -> HuggingFaceDataset | Opened:

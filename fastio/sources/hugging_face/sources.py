@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fastio.errors import ShardCorrupt, SourceNotFound
 from fastio.packed.metadata import MAGIC
 from fastio.runtime.files import check_file, only_files
+from fastio.sources.hugging_face.formats import Format
 from fastio.sources.hugging_face.rows import Checked, SelectedRows, StoredBatch
 from fastio.sources.table.arrow import CheckedStream
 from fastio.sources.table.data import Mapped
@@ -57,6 +58,7 @@ class Opened:
         stamp: A text that changes when the data does.
         files: The files that hold the data; none if it is in memory.
         folder: The folder of the files; None if the user made or opened it with the package.
+        format: The format that the user chose with the package.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Opened:
     stamp: str
     files: tuple[str, ...] = ()
     folder: str | None = None
+    format: Format = field(default_factory=Format)
 
 
 @dataclass(frozen=True)
@@ -190,8 +193,9 @@ def _open_folder(folder: str) -> Opened:
     format_columns = None if state.get("_output_all_columns") else state.get("_format_columns")
     rows = _rows(folder, schema, batches, indices, format_columns)
     files = (*paths, *selected)
+    given = Format(state.get("_format_type"))
     return Opened(
-        folder, rows, features, stamp([*files, os.path.join(folder, STATE)]), files, folder
+        folder, rows, features, stamp([*files, os.path.join(folder, STATE)]), files, folder, given
     )
 
 
@@ -318,7 +322,8 @@ def _open_object(dataset: Any) -> Opened:
     columns = None if dataset.format["output_all_columns"] else dataset.format["columns"]
     rows = _rows(name, table.schema, _in_memory(table, name), indices, columns)
     digest = xxhash.xxh3_64(f"{dataset._fingerprint} {len(rows)}".encode())
-    return Opened(name, rows, features, digest.hexdigest())
+    given = Format(dataset.format["type"], dataset.format["format_kwargs"])
+    return Opened(name, rows, features, digest.hexdigest(), format=given)
 
 
 # --- Both -----------------------------------------------------------------------------------------

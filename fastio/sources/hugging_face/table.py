@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,18 @@ class HuggingFaceTable(Grouped):
         batch = self.stored.rows.take(columns, rows)
         first = int(rows[0]) if len(rows) else 0
         return plain_batch(batch, self.features, Origin(self.name, first), self.named_files)
+
+    def formatted(self, options: TableOptions) -> TableOptions:
+        """Returns options with the dtypes that the dataset's format gives to columns of numbers."""
+        found = leaves(self.schema, self.name).values()
+        free = (leaf for leaf in found if leaf.name not in self.special)
+        dtypes = {
+            leaf.name: dtype
+            for leaf in free
+            if {leaf.name, leaf.spoken}.isdisjoint(options.dtypes)
+            and (dtype := self.stored.format.dtype(leaf.type)) is not None
+        }
+        return replace(options, dtypes={**dtypes, **options.dtypes})
 
     @cached_property
     def _runs(self) -> list[range]:

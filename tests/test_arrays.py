@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -583,3 +585,15 @@ def test_a_mix_with_a_packed_dataset(tmp_path: Any) -> None:
         with Loader(both, 4, seed=1) as loader:
             images, _ = next(iter(loader))
     assert images.shape == (4, 3, 8, 12)
+
+
+@pytest.mark.parametrize("open_it", [fastio.open, partial(fastio.Loader, batch_size=2)])
+def test_a_table_in_memory_is_refused_with_what_to_do(open_it: Any) -> None:
+    table = pa.table({"a": [1, 2], "b": [3, 4]})
+    pandas = pytest.importorskip("pandas")
+    for each in (table, table.to_batches()[0], pandas.DataFrame({"a": [1, 2]})):
+        with pytest.raises(fastio.DatasetNotFound, match=f"{type(each).__name__} in memory.*pack"):
+            open_it(each)
+    arrays = {name: table[name].to_numpy() for name in table.column_names}
+    with fastio.Loader(arrays, batch_size=2) as loader:  # as the message advises
+        assert next(iter(loader))["b"].tolist() == [3, 4]

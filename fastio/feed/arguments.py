@@ -21,6 +21,7 @@ from fastio.sources import Options, find_data, open_found
 from fastio.sources import open as open_data
 from fastio.sources.arrays import is_columns
 from fastio.sources.registry import is_named, kind_of
+from fastio.sources.table.names import TABLE_PACKAGES
 from fastio.sources.torch_dataset import is_iterable_dataset
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
     if is_columns(dataset):
         with suppress(DatasetNotFound, SchemaError):  # torch's DataLoader may know more
             dataset = open_data(dataset)
-    if not is_named(dataset):
+    if not is_named(dataset) and not _is_frame(dataset):
         return GivenDataset(dataset, None, wanted, cache)
     found = find_data(dataset, Options(cache=cache))
     # Some kinds read only the wanted fields when they are opened.
@@ -70,6 +71,13 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
     if wanted is not None:
         wanted = _names_in(opened, wanted)
     return GivenDataset(opened, opened, wanted, None)
+
+
+def _is_frame(dataset: Any) -> bool:
+    """Returns whether an object is a table in memory, whose items are columns and not samples."""
+    kind = type(dataset)
+    of_tables = kind.__module__.partition(".")[0] in TABLE_PACKAGES
+    return of_tables and kind.__name__ in ("DataFrame", "Table", "RecordBatch")
 
 
 def refuse_cache(given: Any, by_rows: bool, reason: str = "") -> None:

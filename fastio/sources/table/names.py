@@ -21,6 +21,7 @@ KINDS = {
     ".jsonl.gz": "jsonl",
     ".ndjson.gz": "jsonl",
 }
+TABLE_PACKAGES = ("pandas", "polars", "pyarrow")  # whose objects are tables in memory
 _TAB_SEPARATED = (".tsv", ".tsv.gz")
 
 

@@ -296,3 +296,13 @@ def test_verify_looks_at_directories_of_save_to_disk(tmp_path: Path) -> None:
     code, _, errors = run("verify", folder, "--quiet")
     assert code == 1
     assert "data-00001-of-00002.arrow: record batch 0, column 'caption'" in errors
+
+
+@pytest.mark.parametrize("option", ["groups", "dtypes", "nulls"])
+@pytest.mark.parametrize("value", ["float32", ["x"], 0])
+def test_options_by_column_that_are_no_dicts_are_refused(
+    tmp_path: Path, option: str, value: Any
+) -> None:
+    pa_parquet.write_table(pa.table({"x": [1]}), tmp_path / "t.parquet")
+    with pytest.raises(fastio.OptionError, match=f"{option} must be a dict, as in {option}={{"):
+        fastio.open(tmp_path / "t.parquet", **{option: value})

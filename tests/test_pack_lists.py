@@ -94,7 +94,7 @@ def test_words_in_other_columns_stay_words(folder: Path) -> None:
     assert [colour for _, colour in dataset] == ["red", ""]
 
 
-@pytest.mark.parametrize("column", ["path", "file_name", "file_path"])
+@pytest.mark.parametrize("column", ["path", "filepath", "file_name", "file_path"])
 def test_a_column_of_paths_goes_by_several_names(folder: Path, column: str) -> None:
     assert list(packed(folder, f"{column}\na.jpg\n").schema.fields) == ["image"]
 

@@ -23,7 +23,16 @@ from fastio.store import is_remote
 
 LIST_SUFFIXES = (".csv", ".jsonl")
 # Columns that may hold the images' paths: the first of these that is there.
-PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "file_path", "image_path")
+PATH_COLUMNS = (
+    "path",
+    "image",
+    "file",
+    "filename",
+    "filepath",  # OpenCLIP's
+    "file_name",
+    "file_path",
+    "image_path",
+)
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf)", re.I)

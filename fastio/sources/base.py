@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastio.cache import Cache
-from fastio.errors import FastioError
+from fastio.errors import FastioError, OptionError
 from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file, row_spans
 from fastio.packed.image_lists import NULL_LIST, null_list
 from fastio.packed.rows import Rows
@@ -54,6 +54,13 @@ class Options:
     config: str | None = None
     separator: int | None = None
     partitions: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("groups", "['A', 'B']"), ("dtypes", "'float32'"), ("nulls", "0")):
+            given = getattr(self, name)
+            if not isinstance(given, (Mapping, type(None))):
+                example = f"{name}={{'NAME': {value}}}"
+                raise OptionError(f"{name} must be a dict, as in {example}, got {given!r}")
 
     @property
     def given(self) -> list[str]:

@@ -120,7 +120,8 @@ def test_what_is_needed_furthest_in_the_future_goes_first(tmp_path: Path) -> Non
         asked.append(runs)
         return np.where(numbers == 3, 1e6, numbers).astype(np.float64)
 
-    folder = CacheFolder(tmp_path / "cache", 4 * MIB, next_use)
+    folder = CacheFolder(tmp_path / "cache", 4 * MIB)
+    folder.rank_by(next_use)
     source = make_source(folder)
     count = folder.room // PIECE
     for number in range(count):
@@ -135,7 +136,8 @@ def test_what_is_needed_furthest_in_the_future_goes_first(tmp_path: Path) -> Non
 
 
 def test_what_is_in_use_stays_and_the_caller_learns_that_there_is_no_room(tmp_path: Path) -> None:
-    folder = CacheFolder(tmp_path / "cache", 4 * MIB, lambda runs, n: np.full(len(n), -1.0))
+    folder = CacheFolder(tmp_path / "cache", 4 * MIB)
+    folder.rank_by(lambda runs, n: np.full(len(n), -1.0))
     source = make_source(folder)
     count = folder.room // PIECE
     for number in range(count):

@@ -53,11 +53,12 @@ NextUse = Callable[[Sequence[Consumer], Numbers], npt.NDArray[np.float64]]
 class Evictor:
     """Chooses and deletes pieces. Call it within a transaction of the index.
 
-    Without `next_use`, which ranks pieces, the least recently used piece is evicted first.
+    Attributes:
+        next_use: Ranks pieces. If None, the least recently used piece is evicted first.
     """
 
-    def __init__(self, files: Files, claims: Claims, next_use: NextUse | None) -> None:
-        self.next_use = next_use
+    def __init__(self, files: Files, claims: Claims) -> None:
+        self.next_use: NextUse | None = None
         self._files = files
         self._claims = claims
         self._victims: list[tuple[int, int]] = []

@@ -58,8 +58,6 @@ class CacheFolder:
         path: The folder. It is created if needed. If it exists and is no cache, it must be empty.
         budget: The total size of all pieces in bytes. If None, what the cache already holds plus
             the free space of the disk, less 5% of the disk's size.
-        next_use: A function that ranks pieces for eviction. If None, the least recently used piece
-            is evicted first.
         shared: Whether the folder's group may use the cache too.
 
     Attributes:
@@ -75,7 +73,6 @@ class CacheFolder:
         self,
         path: Path,
         budget: int | None = None,
-        next_use: NextUse | None = None,
         *,
         shared: bool = False,
     ) -> None:
@@ -91,7 +88,7 @@ class CacheFolder:
         except OSError as error:
             raise CacheError(f"the cache folder {path} cannot be used: {error}") from error
         self.claims = Claims(self.files, self._member.token)
-        self._evictor = Evictor(self.files, self.claims, next_use)
+        self._evictor = Evictor(self.files, self.claims)
         self._owed: list[tuple[Source, int]] = []
         self._owed_lock = threading.Lock()
         self._whole: dict[tuple[int, int], FileStamp] = {}  # pieces whose hash was verified
@@ -99,7 +96,10 @@ class CacheFolder:
         self.budget = self._all_room() if budget is None else budget
 
     def rank_by(self, next_use: NextUse) -> None:
-        """Sets the function that ranks pieces for eviction."""
+        """Sets the function that ranks pieces for eviction.
+
+        Without one, the least recently used piece is evicted first.
+        """
         self._evictor.next_use = next_use
 
     @property

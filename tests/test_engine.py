@@ -671,14 +671,9 @@ def test_a_slow_batch_times_out_and_can_be_waited_for(
 # Settings
 
 
-def test_a_transform_of_no_field_is_an_error(photos: FolderDataset) -> None:
+def test_a_field_that_does_not_exist_is_an_error(photos: FolderDataset) -> None:
     with pytest.raises(TransformError, match="no field 'picture'"):
-        Engine(photos, EngineSettings(transforms={"picture": T.Compiled()}))
-
-
-def test_a_transform_of_a_label_is_an_error(photos: FolderDataset) -> None:
-    with pytest.raises(TransformError, match="is not an image field"):
-        Engine(photos, EngineSettings(transforms={"label": T.Compiled()}))
+        Engine(photos, EngineSettings(fields=["picture"]))
 
 
 def test_only_the_wanted_fields_come(photos: FolderDataset) -> None:

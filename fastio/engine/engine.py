@@ -15,7 +15,6 @@ from fastio.engine.fields import (
     ImageListReader,
     ImageReader,
     Reader,
-    check_names,
     make_readers,
 )
 from fastio.engine.jpeg_indexes import KeptIndexes
@@ -24,7 +23,7 @@ from fastio.engine.pump import BatchStage
 from fastio.engine.settings import EngineSettings
 from fastio.engine.stream import BatchStream
 from fastio.engine.threads import Threads
-from fastio.errors import LoaderClosed, SampleError
+from fastio.errors import LoaderClosed, SampleError, TransformError
 from fastio.order.order import WORD
 from fastio.order.plan import PlannedBatch
 from fastio.packed.rows import Rows
@@ -47,7 +46,7 @@ class Engine:
         stage: changes batches before they are delivered; closed with the engine.
 
     Raises:
-        TransformError: transforms name a field that does not exist or is not an image.
+        TransformError: a field does not exist, or cannot be decoded as the settings say.
     """
 
     def __init__(
@@ -60,7 +59,10 @@ class Engine:
         self.dataset = dataset
         self.settings = settings
         self.fields = list(dataset.schema.fields if settings.fields is None else settings.fields)
-        check_names(dataset.schema, self.fields, settings)
+        for name in self.fields:
+            if name not in dataset.schema.fields:
+                known = ", ".join(dataset.schema.fields)
+                raise TransformError(f"no field {name!r}: the dataset has {known}")
         parts = [settings.views.get(name, (name,)) for name in self.fields]
         self._parts = [part for each in parts for part in each]
         self.stage = stage

@@ -38,9 +38,8 @@ from fastio.engine.fields.values import ValueReader as ValueReader
 from fastio.engine.ragged import is_ragged
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
-from fastio.errors import TransformError
 from fastio.packed.rows import Rows
-from fastio.schema import PICTURES, Image, Images, Schema
+from fastio.schema import PICTURES, Image, Images
 from fastio.stage import Stager
 
 
@@ -91,21 +90,3 @@ def make_readers(
     read = {name for reader in found for name in reader.fields}
     others = [n for n in names if n not in read and not isinstance(kinds[n], Image)]
     return [*found, ValueReader(dataset, others, settings)] if others else found
-
-
-def check_names(schema: Schema, fields: Sequence[str], settings: EngineSettings) -> None:
-    """Raises an error if a field does not exist, or transforms are given for a non-image field.
-
-    Raises:
-        TransformError: with the names of the existing fields.
-    """
-    views = {part for parts in settings.views.values() for part in parts}
-    transformed = [*settings.views, *(name for name in settings.transforms if name not in views)]
-    for name in (*fields, *transformed):
-        if name not in schema.fields:
-            raise TransformError(f"no field {name!r}: the dataset has {', '.join(schema.fields)}")
-    for name in transformed:
-        if not isinstance(schema.fields[name], PICTURES):
-            raise TransformError(
-                f"field {name!r} is not an image field: these transforms apply to images"
-            )

@@ -171,17 +171,7 @@ class Delivery:
             kind = self._schema.fields[name]
             if isinstance(kind, Scalar) and np.dtype(kind.dtype).type in _PYTHONS:
                 numbers |= set() if name in self._transformed else {key}
-            functions = [
-                _on_batch(transforms.fields.get(part, Compiled()), tails.get(part))
-                for part in transforms.parts_of(name)
-            ]
-            if isinstance(kind, Images):
-                compiled = transforms.fields.get(name, Compiled())
-                steps += self._list_steps(name, key, compiled, tails.get(name))
-            elif name not in self._views:
-                steps += [(key, function) for function in functions[0]]
-            elif any(functions):
-                steps.append((key, OnViews(self._views[name], functions)))
+            steps += self._steps_of(name, key, transforms, tails)
         whole: list[Step] = [(None, function) for function in transforms.whole]
         if settings.collate_fn is None:
             only: Step = None, partial(_only_sample, frozenset(numbers))
@@ -191,20 +181,28 @@ class Delivery:
         self.steps = Finish(steps) if steps else None
         self.finish = Finish(whole) if whole else None
 
-    def _list_steps(
+    def _steps_of(
         self,
         name: str,
         key: int | str | None,
-        compiled: Compiled,
-        tail: tuple[Pointwise, ...] | None,
+        transforms: FieldTransforms,
+        tails: Mapping[str, tuple[Pointwise, ...]],
     ) -> list[Step]:
-        """Returns the steps of a field of lists of images; see `_on_batch` for the arguments."""
-        tail = compiled.tail if tail is None else tail
-        if not tail and not compiled.batch:
+        """Returns the steps of a field, whose key in a batch is `key`."""
+        functions: list[list[Callable[[Any], Any]]] = []
+        for part in transforms.parts_of(name):
+            compiled = transforms.fields.get(part, Compiled())
+            tail = tails.get(part, compiled.tail)
+            functions.append([*([Tail(tail)] if tail else []), *compiled.batch])
+        if not any(functions):
             return []
-        last = Tail(tail) if tail else None
-        form = self._settings.engine.ragged.get(name, "list")
-        return [(None, OnImageLists(key, form, last, compiled.batch))]
+        if name in self._views:
+            return [(key, OnViews(self._views[name], functions))]
+        (own,) = functions
+        if isinstance(self._schema.fields[name], Images):
+            form = self._settings.engine.ragged.get(name, "list")
+            return [(None, OnImageLists(key, form, own))]
+        return [(key, function) for function in own]
 
     def host_batch(
         self,
@@ -359,17 +357,6 @@ class Delivery:
         if self._schema.structure == "dict":
             return dict(zip(self.fields, values, strict=True))
         return tuple(values) if self._schema.structure == "tuple" else values[0]
-
-
-def _on_batch(compiled: Compiled, tail: tuple[Pointwise, ...] | None) -> list[Callable[[Any], Any]]:
-    """Returns the functions for batches of a field or view.
-
-    Args:
-        compiled: its transforms.
-        tail: its last steps if the engine applies others; None for those of `compiled`.
-    """
-    tail = compiled.tail if tail is None else tail
-    return [*([Tail(tail)] if tail else []), *compiled.batch]
 
 
 def _only_sample(numbers: frozenset[int | str | None], data: Any) -> Any:

@@ -42,22 +42,18 @@ class OnImageLists:
     Args:
         key: the field's position in a tuple or key of a dict; None if it is the only value.
         form: form of the batch.
-        tail: ToDtype and Normalize steps, of each image; None if there are none. Padding stays
-            zero.
-        functions: functions that then get the lists of the batch in its form, without the lengths
-            or offsets beside them.
+        functions: functions that get the lists of the batch in its form, without the lengths or
+            offsets beside them. A `Tail` gets each image, and padding stays zero.
     """
 
     def __init__(
         self,
         key: int | str | None,
         form: Form,
-        tail: Tail | None,
         functions: Sequence[Callable[[Any], Any]],
     ) -> None:
         self._key = key
         self._form = form
-        self._tail = tail
         self._functions = tuple(functions)
 
     def __call__(self, data: Any) -> Any:
@@ -84,17 +80,15 @@ class OnImageLists:
         return (self._applied(values, sizes[0]), *sizes)
 
     def _applied(self, values: Any, lengths: Tensor | None) -> Any:
-        if self._tail is not None:
-            if is_jagged(values):
-                images = self._tail(values.values())
+        for function in self._functions:
+            if isinstance(function, Tail) and is_jagged(values):
+                images = function(values.values())
                 values = nested(images, values.offsets(), values._ragged_idx)
             else:
-                values = self._tail(values)
-            if self._form == "padded":
+                values = function(values)
+            if isinstance(function, Tail) and self._form == "padded":
                 # Normalize changes the zeros of the padding after the last image.
                 assert lengths is not None
                 there = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
                 values = values.masked_fill_(~there[:, :, None, None, None], 0)
-        for function in self._functions:
-            values = function(values)
         return values

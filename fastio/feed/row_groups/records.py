@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
 from fastio.engine.batch import AnyArray
+from fastio.packed.layout import TableField
 from fastio.schema import Schema
 from fastio.sources.table.columns import Part
 
@@ -17,25 +17,6 @@ _ALIGNMENT = 8
 _MOST_SHIFT = 20
 
 RawBytes = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class FixedField:
-    """A fixed-width field in a record.
-
-    Attributes:
-        name: The name of the field.
-        dtype: The dtype of its values.
-        shape: The shape of a row.
-        width: The size of a row in bytes.
-        offset: The offset in the record in bytes.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    width: int
-    offset: int
 
 
 class Records:
@@ -48,7 +29,7 @@ class Records:
             the record is larger.
 
     Attributes:
-        fields: The fields by name.
+        fields: The fields by name; a record is a row of column 0.
         stride: The size of a record in bytes.
         shift: A block has 2**shift records.
     """
@@ -59,12 +40,12 @@ class Records:
         fixed: Mapping[str, tuple[tuple[int, ...], int]],
         block_bytes: int,
     ) -> None:
-        self.fields: dict[str, FixedField] = {}
+        self.fields: dict[str, TableField] = {}
         offset = 0
-        for name, (shape, width) in fixed.items():
+        for name, (shape, nbytes) in fixed.items():
             dtype = str(schema.fields[name].dtype)  # type: ignore[union-attr]
-            self.fields[name] = FixedField(name, dtype, shape, width, offset)
-            offset += width
+            self.fields[name] = TableField(name, shape, dtype, 0, offset, nbytes)
+            offset += nbytes
         self._row_offset = offset
         self.stride = -(-(offset + 8) // _ALIGNMENT) * _ALIGNMENT
         self.shift = min(_MOST_SHIFT, max(1, block_bytes // self.stride).bit_length() - 1)
@@ -99,7 +80,7 @@ class Records:
         found = [(_raw(rows), self._row_offset)]
         for part in parts:
             field = self.fields.get(part.field)
-            if field is not None and field.width:
+            if field is not None and field.nbytes:
                 offset = field.offset + part.first * part.values.dtype.itemsize
                 found.append((_raw(part.values[begin : begin + len(rows)]), offset))
         found.sort(key=lambda column: column[1])
@@ -122,7 +103,7 @@ class Records:
         """
         targets = [(_raw(rows), self._row_offset)]
         for field in self.fields.values():
-            if field.width:
+            if field.nbytes:
                 targets.append((_raw(out[field.name]), field.offset))
         _native.deal(memory, self.stride, self.shift, records, targets)
 

@@ -22,7 +22,7 @@ from fastio.errors import LoaderTimeout, ShardingWarning, StateMismatch, warn
 from fastio.order.orders import Permutation
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor, OrderState
-from fastio.runtime.nodes import node_count
+from fastio.runtime.cores import node_count
 from fastio.stage.shuffling import by_generator
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 - `build`: imports the native module; `lifecycle`: threads and locks after a fork and at exit;
   `sockets`: where multiprocessing makes its sockets
-- `cores`, `nodes`, `memory`: threads worth starting, ranks and machines of a job, memory in use
+- `cores`, `memory`: threads worth starting, ranks and machines of a job, memory in use
 - `node`: memory that the ranks of a machine share; nobody owns it
 - `threads`, `ahead`: the pool of threads, and jobs that run before their results are needed
 - `files`, `sizes`, `texts`: atomic files, sizes as text, many strings in little memory

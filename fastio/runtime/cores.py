@@ -1,4 +1,4 @@
-"""How many threads are worth starting, and how many ranks of a job share a machine."""
+"""How many threads are worth starting, and the ranks and machines of a job, as launchers say."""
 
 from __future__ import annotations
 
@@ -56,6 +56,21 @@ def local_ranks() -> int:
     return 1
 
 
+def node_count(world_size: int) -> int:
+    """Returns the number of nodes among which the ranks of a run are divided evenly.
+
+    It is the number that torchrun gives to all of its processes, or else Slurm, if its step has one
+    task per rank. All ranks get the same number, which divides the world size; 1 if it is unknown.
+
+    Args:
+        world_size: number of ranks.
+    """
+    nodes = _number("GROUP_WORLD_SIZE")
+    if nodes is None and _number("SLURM_STEP_NUM_TASKS") == world_size:
+        nodes = _number("SLURM_STEP_NUM_NODES")
+    return math.gcd(nodes or 1, world_size)
+
+
 def _bound(cores: int, ranks: int) -> bool:
     """Returns whether the cores that this process may run on are this rank's alone.
 
@@ -68,6 +83,12 @@ def _bound(cores: int, ranks: int) -> bool:
     with suppress(AttributeError, OSError):
         return len(os.sched_getaffinity(os.getppid())) >= cores * ranks
     return False
+
+
+def _number(name: str) -> int | None:
+    """Returns the positive number in an environment variable, or None."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def allowed_cores() -> int:

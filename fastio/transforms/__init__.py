@@ -62,8 +62,6 @@ from fastio.transforms.per_sample import (
 )
 from fastio.transforms.pixels import (
     RGB as RGB,
-)
-from fastio.transforms.pixels import (
     ColorJitter as ColorJitter,
     GaussianBlur as GaussianBlur,
     Grayscale as Grayscale,

@@ -6,7 +6,7 @@ The strengths are those of torchvision's transforms of the same names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -119,10 +119,7 @@ def mix_space(all_ops: bool, severity: int) -> Space:
     found: dict[str, Operation | None] = {}
     for name, operation in space.items():
         if operation is not None and name not in left_out:
-            strengths = operation.strengths[:severity]
-            found[name] = Operation(
-                operation.name, strengths, operation.signed, operation.place, operation.unit
-            )
+            found[name] = replace(operation, strengths=operation.strengths[:severity])
     return found
 
 

@@ -23,10 +23,10 @@ from fastio.pack.images import (
     encode_file,
     encode_pillow,
     encode_pixels,
-    is_image_file,
     open_codebook,
     taken,
 )
+from fastio.packed.pixels import is_image_file
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW
 from tests.pictures import (
     cmyk_jpeg,
@@ -261,7 +261,7 @@ def test_pixels_in_any_memory_order_are_stored_row_by_row() -> None:
 
 
 def test_image_files_are_told_by_how_they_begin() -> None:
-    for kind in ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "AVIF"):
+    for kind in ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "AVIF", "BMP"):
         assert is_image_file(save(picture(), kind)), kind
     for data in (b"", b"RIFF1234WAVE", b"text", b"\xff\xd8", bytes(20)):
         assert not is_image_file(data)

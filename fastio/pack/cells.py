@@ -27,7 +27,6 @@ from fastio.pack.images import (
     encode_file,
     encode_pillow,
     encode_pixels,
-    is_image_file,
     is_picture,
     is_tensor,
     taken,
@@ -36,6 +35,7 @@ from fastio.pack.items import UNREAD, Item, Row
 from fastio.pack.unread_images import encode_unread
 from fastio.packed.image_lists import image_name
 from fastio.packed.ipc import number_array, number_dtype
+from fastio.packed.pixels import is_image_file
 from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.schema import (
     ARRAY_DTYPES,

@@ -24,6 +24,7 @@ from fastio.packed import CODEBOOK_BYTES
 from fastio.packed.codebook import default_codebook_data
 from fastio.packed.pixels import (
     EXIF_ORIENTATION,
+    JPEG_START,
     exif_orientation,
     open_header,
     open_image,
@@ -41,12 +42,9 @@ IMAGE_CODECS: tuple[ImageCodec, ...] = ("blocks", "jpeg", "raw")
 DEFAULT_CODEC: ImageCodec = "blocks"
 
 DEFAULT_QUALITY = 90
-JPEG_START = b"\xff\xd8\xff"
 _GRAY_MODES = ("1", "L", "LA", "La")
 # A colour profile in these modes describes channels that are lost in the conversion to RGB.
 _FOREIGN_MODES = ("CMYK", "YCbCr", "LAB", "HSV")
-# The first bytes of image files, by which samples of bytes are recognised as images.
-_STARTS = (JPEG_START, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
 
 
 @dataclass(frozen=True)
@@ -88,12 +86,6 @@ def _cell(
 ) -> ImageCell:
     crc = _native.crc32c(np.frombuffer(data, dtype=np.uint8))
     return ImageCell(data, codec, height, width, orientation, crc, index)
-
-
-def is_image_file(data: bytes) -> bool:
-    """Returns whether bytes begin as a JPEG, PNG, GIF, TIFF, WebP or AVIF file does."""
-    riff = data[:4] == b"RIFF" and data[8:12] == b"WEBP"
-    return data.startswith(_STARTS) or riff or data[4:12] == b"ftypavif"
 
 
 def encode_file(

@@ -14,13 +14,12 @@ from PIL import Image as PillowImage
 from fastio import _native
 from fastio.errors import FastioError
 from fastio.packed.packed import Dataset, StoredImage
-from fastio.packed.pixels import decode_image, open_image, to_pixels
+from fastio.packed.pixels import JPEG_START, decode_image, open_image, to_pixels
 from fastio.runtime.ahead import in_order
 from fastio.runtime.memory import MAX_PIXELS
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image, Images
 
 _ROWS_AT_ONCE = 64
-_JPEG_START = b"\xff\xd8\xff"
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def row_spans(bounds: Sequence[int]) -> Iterator[tuple[int, range]]:
 
 def check_file(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     """Decodes all of an image file; raises ValueError with the reason if it is damaged."""
-    if data.startswith(_JPEG_START):
+    if data.startswith(JPEG_START):
         # Pillow passes over damage inside of a JPEG.
         *_, components, _, kind, _ = _native.jpeg_probe(np.frombuffer(data, np.uint8), max_pixels)
         if components in (1, 3) and kind in ("baseline", "progressive"):

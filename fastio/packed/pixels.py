@@ -19,6 +19,9 @@ from fastio.runtime.lifecycle import hold_while_forking
 from fastio.runtime.memory import MAX_PIXELS, Room
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, CODEC_RAW
 
+JPEG_START = b"\xff\xd8\xff"
+# How image files begin, by which bytes are recognised as images: JPEG, PNG, GIF and TIFF.
+_STARTS = (JPEG_START, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
 EXIF_ORIENTATION = 0x0112
 # What an image of the block codec can be shrunk by while it is decoded, and costs less for it.
 _DENOMINATORS = (8, 4, 2, 1)
@@ -36,6 +39,13 @@ _ROOM = Room(freely=16 << 20)
 _PILLOW_LIMIT = threading.RLock()
 hold_while_forking(_PILLOW_LIMIT)  # a child must not keep Pillow's setting as it is meanwhile
 _LARGER = "If you trust the data, pass a larger max_pixels to fastio.open or fastio.pack"
+
+
+def is_image_file(begin: bytes) -> bool:
+    """Returns whether a file is a JPEG, PNG, GIF, TIFF, WebP, AVIF or BMP, by its first bytes."""
+    riff = begin[:4] == b"RIFF" and begin[8:12] == b"WEBP"
+    bitmap = begin[:2] == b"BM" and begin[6:10] == bytes(4)
+    return begin.startswith(_STARTS) or riff or bitmap or begin[4:12] == b"ftypavif"
 
 
 def decode_image(

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, ShardCorrupt
 from fastio.packed.image_lists import MOST_IMAGES, NULL_LIST
+from fastio.packed.pixels import is_image_file
 from fastio.runtime.properties import cached_property
 from fastio.schema import PICTURES, Bytes, Field, Image, Images
 from fastio.sources.table.features import File, Picture, Several, features_of
@@ -33,14 +34,6 @@ from fastio.sources.table.parquet import ParquetTable
 from fastio.sources.table.reading import Table
 
 _LOOKED_AT = 16  # first rows of a table, of which one has to be there
-_BEGINNINGS = (
-    b"\xff\xd8\xff",  # JPEG
-    b"\x89PNG\r\n\x1a\n",
-    b"GIF87a",
-    b"GIF89a",
-    b"II*\0",  # TIFF
-    b"MM\0*",
-)
 _JPEG = (0xFF, 0xD8)
 _SOUNDS = (b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b"caff", b".snd")
 
@@ -157,7 +150,7 @@ def embedded_files(
         found |= {
             name: Images() if is_list(types[name]) else Image()
             for name, begin in begins.items()
-            if _is_image(begin)
+            if is_image_file(begin)
         }
         structs = [name for name in unknown if pa.types.is_struct(types[name])]
         found |= {name: Bytes() for name in structs if _is_sound(begins[name])}
@@ -309,12 +302,6 @@ def _beginning(batch: pa.RecordBatch | None, name: str) -> bytes:
     data, _ = bytes_and_paths(array.flatten() if is_list(array.type) else array)
     value: bytes = next((each.as_py() for each in data if each.is_valid), b"")
     return value[:16]
-
-
-def _is_image(begin: bytes) -> bool:
-    riff = begin[:4] == b"RIFF" and begin[8:12] == b"WEBP"
-    bitmap = begin[:2] == b"BM" and begin[6:10] == bytes(4)
-    return begin.startswith(_BEGINNINGS) or riff or bitmap
 
 
 def _is_sound(begin: bytes) -> bool:

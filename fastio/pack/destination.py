@@ -111,11 +111,17 @@ class Destination:
     Attributes:
         name: The path or URL, for messages.
         folder: The folder in which the packer writes shards and the manifest.
+        pack_id: The id that the names of all shards of this process contain; valid after `open`. In
+            a store it is random: a process that was suspended may write or delete objects when it
+            continues, and with the id these are never objects of another process. In a folder it is
+            "", except while a dataset is overwritten: its shards stay until the new one is
+            complete, so the new shards need other names.
         replaces: Whether the pack replaces a dataset there; valid after `open`. If so, its journal
             stays if it fails, even without shards: a pack that is resumed must not take the old
             dataset for the finished one.
     """
 
+    pack_id = ""
     replaces = False
 
     def __init__(self, folder: Path) -> None:
@@ -123,17 +129,6 @@ class Destination:
         self.folder = Path(absolute_path(folder))
         self._overwrites = False
         self._unneeded = Names()  # what `finish` deletes
-
-    @property
-    def pack_id(self) -> str:
-        """The id that the names of all shards of this process contain; valid after `open`.
-
-        In a store it is random: a process that was suspended may write or delete objects when it
-        continues, and with the id these are never objects of another process. In a folder it is "",
-        except while a dataset is overwritten: its shards stay until the new one is complete, so the
-        new shards need other names.
-        """
-        return self._pack_id
 
     def open(
         self,
@@ -366,7 +361,7 @@ class Destination:
         journal = Journal(self.folder, options, resume, self.name, self._overwrites)
         # A resumed pack may overwrite a dataset, too. The journal keeps the id of the first one.
         self.replaces = APPEND_TO not in options and os.path.lexists(self.folder / MANIFEST_NAME)
-        self._pack_id = journal.id if self.replaces else ""
+        self.pack_id = journal.id if self.replaces else ""
         return journal
 
     def check(self, entry: ShardEntry) -> None:

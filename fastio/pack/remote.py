@@ -105,11 +105,6 @@ class RemoteDestination(Destination):
         # The versions of manifests after the claim, by name, or None: only these are replaced.
         self._found: dict[str, Stamp | None] = {}
 
-    @property
-    def pack_id(self) -> str:
-        """See `Destination`: the id of the journal, which is new for each process."""
-        return self._journal.id
-
     def files(self) -> Mapping[str, int]:
         """Returns names and sizes of the objects that only a pack can have written."""
         try:
@@ -168,6 +163,7 @@ class RemoteDestination(Destination):
                 if MANIFEST_NAME in own and not is_known:
                     raise unreadable_journal(self.name)
             journal = Journal(folder, options, resume, self.name)
+            self.pack_id = journal.id  # which is new for each process
         except BaseException as error:
             self._leave_folder()
             if isinstance(error, SourceChanged):

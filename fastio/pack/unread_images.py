@@ -12,7 +12,7 @@ import numpy as np
 from fastio import _native
 from fastio.pack.images import ImageCell, ImageOptions, encode_file
 from fastio.pack.items import ImageFile, RowImage
-from fastio.packed import Dataset
+from fastio.packed import Dataset, StoredImage
 from fastio.packed.image_lists import rows_and_indexes
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, CODEC_RAW, Image
 
@@ -37,10 +37,7 @@ def encode_unread(image: ImageFile | RowImage, field: Image, options: ImageOptio
     record = None if image.recoded is None else image.recoded.record(image.row)
     if record is None or record.height * record.width > options.max_pixels:
         return encode_file(image.read(), field, options, None if turned else 1)
-    orientation = record.orientation if turned else 1
-    return ImageCell(
-        record.data, CODEC_BLOCKS, record.height, record.width, orientation, record.crc32c
-    )
+    return _copied(record if turned else record._replace(orientation=1))
 
 
 def _encode_packed(
@@ -58,9 +55,13 @@ def _encode_packed(
     if fits and _is_stored_alike(stored.codec, packed.codebook, options):
         # The image is not decoded, which would detect damage, so its checksum is compared.
         stored.check()
-        return ImageCell(stored.data.tobytes(), *stored[1:])
+        return _copied(stored)
     # The file of a Pillow image may have an orientation that is not that of the image.
     return encode_file(image.read(), field, options, stored.orientation)
+
+
+def _copied(stored: StoredImage) -> ImageCell:
+    return ImageCell(stored.data.tobytes(), *stored[1:])
 
 
 def _is_stored_alike(codec: int, codebook: _native.Codebook | None, options: ImageOptions) -> bool:

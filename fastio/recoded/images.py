@@ -6,12 +6,10 @@ record may differ by a few levels from pixels from the JPEG file (docs/cache.md)
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -22,11 +20,13 @@ from fastio.cache import Cache, CacheFolder, FileStamp, Source
 from fastio.errors import CacheError
 from fastio.packed.codebook import default_codebook, default_codebook_data
 from fastio.packed.layout import LOOK_INTO_FILE, WHOLE_FILE, ImageReads
+from fastio.packed.packed import StoredImage
 from fastio.packed.rows import Rows
 from fastio.recoded import originals
 from fastio.recoded.originals import Originals, StagedObjects
 from fastio.recoded.recoder import NO_CACHE, RecodedSource, Recoder
 from fastio.recoded.table import RecodedTable
+from fastio.runtime.files import read_part
 from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.schema import CODEC_BLOCKS
 from fastio.stage import Blocks
@@ -38,16 +38,6 @@ _MOST_BLOCK_ROWS = 4096
 _SAMPLED = 64  # rows whose sizes are used to estimate the mean size
 _IN_MEMORY = "/proc/self/fd/"  # files that only this process can open
 Numbers = NDArray[np.int64]
-
-
-class Record(NamedTuple):
-    """A block record: its bytes, the image's size and EXIF orientation, and the CRC-32C."""
-
-    data: bytes
-    height: int
-    width: int
-    orientation: int
-    crc32c: int
 
 
 class RecodedImages:
@@ -123,7 +113,7 @@ class RecodedImages:
         blocks = rows[places] // table.block_rows
         return _joined(reads, places, found[places], blocks, editions[places], what)
 
-    def record(self, row: int) -> Record | None:
+    def record(self, row: int) -> StoredImage | None:
         """Returns the record of a row after comparing its checksum; None if there is no valid one.
 
         Raises:
@@ -142,18 +132,17 @@ class RecodedImages:
         where = what.originals.where(rows)
         if not originals.same(what.originals.stamps(where, first), where, first, found)[0]:
             return None
-        try:
-            path = what.folder.path_of(what.source, row // table.block_rows)
-            with open(path, "rb", buffering=0) as piece:
-                data = os.pread(piece.fileno(), length, int(found["offset"][0]))
-        except OSError:
+        path = what.folder.path_of(what.source, row // table.block_rows)
+        data = read_part(path, int(found["offset"][0]), length)
+        if data is None:
             return None
-        crc, height, width, orientation = (
-            int(found[name][0]) for name in ("crc32c", "height", "width", "orientation")
+        height, width, orientation, crc = (
+            int(found[name][0]) for name in ("height", "width", "orientation", "crc32c")
         )
-        if len(data) != length or _native.crc32c(np.frombuffer(data, np.uint8)) != crc:
+        record = np.frombuffer(data, np.uint8)
+        if _native.crc32c(record) != crc:
             return None
-        return Record(data, height, width, orientation, crc)
+        return StoredImage(record, CODEC_BLOCKS, height, width, orientation, crc)
 
     def stale(self, pieces: Numbers) -> Numbers:
         """Returns the places in the batch of rows whose pieces were replaced while they were read.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
-from fastio.runtime.threads import WAIT_S, DaemonPool
+from fastio.runtime.threads import DaemonPool, wait_for
 
 T = TypeVar("T")
 
@@ -69,15 +69,7 @@ def parallel(tasks: Sequence[Callable[[threading.Event], T]], threads: int = PAR
     # Daemon threads, so that the interpreter can exit while a server does not answer.
     pool = DaemonPool(min(threads, len(tasks)), "fastio-store")
     try:
-        running = [pool.submit(task, stop) for task in tasks]
-        left = set(running)
-        while left:
-            # The wait has a limit, because a Ctrl-C right before a wait begins does not interrupt
-            # it.
-            done, left = wait(left, WAIT_S, FIRST_COMPLETED)
-            for ended in done:
-                ended.result()
-        return [ended.result() for ended in running]
+        return wait_for(pool.submit_all([partial(task, stop) for task in tasks]))
     finally:
         stop.set()
         pool.shutdown(wait=False, cancel_futures=True)

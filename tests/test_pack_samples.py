@@ -13,7 +13,18 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from fastio import Array, Bytes, Image, Scalar, Schema, SchemaError, Text, Writer, pack
+from fastio import (
+    Array,
+    Bytes,
+    Image,
+    SampleError,
+    Scalar,
+    Schema,
+    SchemaError,
+    Text,
+    Writer,
+    pack,
+)
 from fastio import Dataset as open_dataset
 from fastio.pack.cells import infer_schema
 from fastio.pack.items import spread
@@ -125,6 +136,16 @@ def test_dicts_may_come_in_another_order(tmp_path: Path) -> None:
 def test_any_iterable_can_be_packed(tmp_path: Path) -> None:
     assert packed(tmp_path / "a", (n * n for n in range(5))) == [0, 1, 4, 9, 16]
     assert packed(tmp_path / "b", {3: "x", 4: "y"}.items()) == [(3, "x"), (4, "y")]
+
+
+@pytest.mark.parametrize("good", [0, 2])
+def test_an_error_of_an_iterable_is_an_error_of_the_sample(tmp_path: Path, good: int) -> None:
+    def samples() -> Iterator[int]:
+        yield from range(good)
+        raise KeyError("missing")
+
+    with pytest.raises(SampleError, match=f"sample {good}: 'missing'"):
+        pack(samples(), tmp_path / "out")
 
 
 def test_a_torch_dataset_can_be_packed(tmp_path: Path) -> None:

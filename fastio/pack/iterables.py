@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any
 
 from fastio.errors import DatasetClosed, PackError, SampleError
@@ -14,39 +14,51 @@ from fastio.schema import Schema
 from fastio.sources.arrays import class_names
 
 
+def numbered_samples(name: str, iterable: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """Yields the samples of an iterable of this name with their numbers.
+
+    Raises:
+        SampleError: The iterable raised an error.
+    """
+    samples = iter(iterable)
+    for position in count():
+        try:
+            sample = next(samples)
+        except StopIteration:
+            return
+        except DatasetClosed:
+            raise
+        except Exception as error:  # the iterable's own code, which cannot go on after it
+            raise SampleError(name, position, f"sample {position}", error) from error
+        yield position, sample
+
+
 def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
     """Returns the samples of any iterable, which is iterated over only once.
 
     Raises:
         PackError: It has no samples.
+        SampleError: It failed to give the first sample.
         SchemaError: The first sample cannot be stored.
     """
     name = type(iterable).__name__
-    samples = iter(iterable)
+    samples = numbered_samples(name, iterable)
     if schema is None:
         first = list(islice(samples, 1))
         if not first:
             raise PackError(f"there is nothing to pack: {name} has no samples")
         samples = chain(first, samples)
-        schema = infer_schema(first[0], class_names(iterable))
+        schema = infer_schema(first[0][1], class_names(iterable))
     wanted = schema
 
     def items(start: int) -> Iterator[Item]:
-        position = 0
-        while True:
-            try:
-                sample = next(samples)
-            except StopIteration:
-                if position < start:
-                    raise ended(name, position, start) from None
-                return
-            except DatasetClosed:
-                raise
-            except Exception as error:  # the iterable's own code, which cannot go on after it
-                raise SampleError(name, position, f"sample {position}", error) from error
+        total = 0
+        for position, sample in samples:
             if position >= start:
                 yield checked_item(wanted, position, sample)
-            position += 1
+            total = position + 1
+        if total < start:
+            raise ended(name, total, start)
 
     def pick(rows: Sequence[int]) -> Iterator[Item]:
         raise PackError(

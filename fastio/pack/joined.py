@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from fastio.packed.grouping import grouped, starts_of
 from fastio.packed.rows import Rows
 
 
@@ -32,22 +33,20 @@ class JoinedRows:
         self.parts = tuple(parts)
         self.schema = parts[0].schema
         self._picked = picked
-        self._ends = np.cumsum([len(part) for part in parts])
+        self._starts = starts_of([len(part) for part in parts])
         stamps = [part.fingerprint for part in parts]
         if picked is not None:
             stamps.append(xxhash.xxh3_64_hexdigest(picked.tobytes()))
         self.fingerprint = " ".join(stamps)
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if self._picked is None else len(self._picked)
+        return int(self._starts[-1]) if self._picked is None else len(self._picked)
 
     def locate(self, place: int) -> tuple[Rows, int]:
         """Returns the dataset that has the row at a place, and the row's number in this dataset."""
         row = place if self._picked is None else int(self._picked[place])
-        if len(self.parts) == 1:
-            return self.parts[0], row
-        part = int(np.searchsorted(self._ends, row, side="right"))
-        return self.parts[part], row - (int(self._ends[part - 1]) if part else 0)
+        part = int(self._part_of(row)) if len(self.parts) > 1 else 0
+        return self.parts[part], row - int(self._starts[part])
 
     def gather_all(
         self, fields: Sequence[str], places: NDArray[np.int64]
@@ -82,14 +81,15 @@ class JoinedRows:
     ) -> Iterator[tuple[NDArray[np.int64], Any]]:
         """Yields the positions in `places` of the rows of each dataset, and what `read` returns."""
         rows = places if self._picked is None else self._picked[places]
-        if len(self.parts) == 1:
+        if len(self.parts) == 1:  # grouping takes longer than reading
             yield np.arange(len(rows)), read(self.parts[0], rows)
             return
-        parts = np.searchsorted(self._ends, rows, side="right")
-        for number in np.unique(parts).tolist():
-            at = np.flatnonzero(parts == number)
-            first = int(self._ends[number - 1]) if number else 0
-            yield at, read(self.parts[number], rows[at] - first)
+        for part, at in grouped(self._part_of(rows)):
+            yield at, read(self.parts[part], rows[at] - self._starts[part])
+
+    def _part_of(self, rows: Any) -> Any:
+        """Returns the numbers of the datasets that have rows, given one row or int64 (n,)."""
+        return np.searchsorted(self._starts, rows, side="right") - 1
 
 
 def _merged(found: Sequence[tuple[NDArray[np.int64], Any]], count: int) -> Any:

@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from fastio.errors import SampleError, SchemaError, ShardCorrupt
+from fastio.errors import SchemaError, ShardCorrupt
+from fastio.pack.iterables import numbered_samples
 from fastio.pack.tokens.encoders import DocumentUnit
 from fastio.sources.table.cuts import line_bytes
 from fastio.sources.table.objects import LocalFile, decompressed
@@ -205,15 +206,8 @@ class Samples(Table):
             first += len(records)
 
     def _records(self, samples: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-        each, number = iter(samples), 0
-        while True:
+        for number, sample in numbered_samples(self.name, samples):
             where = f"sample {number}"
-            try:
-                sample = next(each)
-            except StopIteration:
-                return
-            except Exception as error:  # the iterable's own code
-                raise SampleError(self.name, number, where, error) from error
             if isinstance(sample, str):
                 _check_unicode(sample, where.__str__)
                 sample = {self._column: sample}
@@ -223,7 +217,6 @@ class Samples(Table):
                     "or a dict with one"
                 )
             yield sample
-            number += 1
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from fastio.pack.images import (
     choose_codebook,
     codebook_hash,
     encode_file,
-    open_codebook,
 )
 from fastio.packed import decode_image
+from fastio.packed.codebook import open_codebook
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED
 from tests.pictures import (
     cmyk_jpeg,

@@ -23,9 +23,9 @@ from fastio.pack.images import (
     encode_file,
     encode_pillow,
     encode_pixels,
-    open_codebook,
     taken,
 )
+from fastio.packed.codebook import open_codebook
 from fastio.packed.pixels import is_image_file
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW
 from tests.pictures import (

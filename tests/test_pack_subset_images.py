@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 import fastio
 from fastio.errors import ImageError
 from fastio.pack.images import ImageCodec
-from fastio.packed.orientation import without_orientation
+from fastio.packed.pixels import without_orientation
 from tests.pictures import jpeg
 
 CODECS = ("blocks", "jpeg", "raw")

@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,8 +19,7 @@ from fastio import _native
 from fastio.errors import PackError
 from fastio.pack.items import UNREAD, Item, Source
 from fastio.pack.progress import progress_bar
-from fastio.packed import CODEBOOK_BYTES
-from fastio.packed.codebook import default_codebook_data
+from fastio.packed.codebook import default_codebook_data, open_codebook
 from fastio.packed.pixels import (
     EXIF_ORIENTATION,
     JPEG_START,
@@ -403,14 +401,6 @@ def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
             "tools/train_codebook wrote"
         ) from error
     return CodebookChoice("file", data)
-
-
-@lru_cache(2)
-def open_codebook(data: bytes) -> _native.Codebook:
-    """Returns a codebook for the native encoder; raises ValueError if it is not valid."""
-    if len(data) != CODEBOOK_BYTES:
-        raise ValueError(f"it has {len(data)} bytes, expected {CODEBOOK_BYTES}")
-    return _native.Codebook(np.frombuffer(data, dtype=np.uint8))
 
 
 def codebook_hash(data: bytes) -> str:

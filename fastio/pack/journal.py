@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from fastio.errors import FastioError, PackError
-from fastio.pack.images import open_codebook
 from fastio.pack.items import AGAIN
 from fastio.pack.journal_file import (
     complete_lines,
@@ -34,6 +33,7 @@ from fastio.pack.journal_file import (
     unlink,
 )
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, ShardTable
+from fastio.packed.codebook import open_codebook
 from fastio.runtime.files import flush_folder, temporary_name
 
 APPEND_TO = "append_to"  # the option with the fingerprint of the version that is appended to

@@ -22,10 +22,11 @@ from fastio.pack.cells import (
     memory_bytes,
 )
 from fastio.pack.encoder import LARGEST_UNIT, About, Filled
-from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
+from fastio.pack.images import CodebookChoice, ImageOptions, train_codebook
 from fastio.pack.items import AGAIN, UNREAD, Item, Row, Source, ended
 from fastio.pack.journal import Plan, UnitEnd
 from fastio.packed import FORMAT_VERSION, ShardTable
+from fastio.packed.codebook import open_codebook
 from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.runtime.ahead import in_order
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, Schema, is_fixed_width, row_bytes

@@ -6,8 +6,8 @@
 - `manifest`, `manifest_writer`: the format of the manifest, reading and writing it
 - `shard`, `shard_writer`: reading and writing a shard; `shard_table`: descriptions of many shards
 - `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
-- `check`: decodes all images, for `fastio verify`; `pixels`: stored images to pixels;
-  `orientation`: the EXIF orientation of exported JPEG files; `codebook`: the default codebook
+- `check`: decodes all images, for `fastio verify`; `pixels`: stored images to pixels, and the EXIF
+  orientation of files; `codebook`: codebooks
 - `rows`: what all datasets have in common; `remote`: what datasets in a store have besides;
   `sample_errors`: which errors are errors of one sample
 - `layout`: where the engine finds fields; `shard_images`: where the images of a packed dataset lie;
@@ -26,7 +26,6 @@ from fastio.packed.check import (
     row_spans as row_spans,
 )
 from fastio.packed.manifest import (
-    CODEBOOK_BYTES as CODEBOOK_BYTES,
     FORMAT_VERSION as FORMAT_VERSION,
     JOURNAL_NAME as JOURNAL_NAME,
     MANIFEST_NAME as MANIFEST_NAME,

@@ -1,13 +1,19 @@
-"""The default codebook of the block codec, which comes with fastio."""
+"""Codebooks of the block codec, and the default one, which comes with fastio."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from fastio import _native
+
+
+@lru_cache(2)
+def open_codebook(data: bytes) -> _native.Codebook:
+    """Returns a codebook for the native encoder and decoder; ValueError if it is not valid."""
+    return _native.Codebook(np.frombuffer(data, np.uint8))
 
 
 @cache
@@ -19,4 +25,4 @@ def default_codebook_data() -> bytes:
 @cache
 def default_codebook() -> _native.Codebook:
     """Returns the default codebook for the native encoder and decoder."""
-    return _native.Codebook(np.frombuffer(default_codebook_data(), np.uint8))
+    return open_codebook(default_codebook_data())

@@ -72,7 +72,7 @@ _COLUMNS = (
 )
 FIRST_ROW = "first_row"
 _IMAGE_PARTS = ("offset", "bytes", *CODEC_NAMES)
-CODEBOOK_BYTES = 16_640
+_CODEBOOK_BYTES = 16_640
 JOURNAL_NAME = "pack.journal"
 
 _COUNTS = (".tokens", *(f".{codec}" for codec in CODEC_NAMES))
@@ -477,8 +477,8 @@ def _parse_codebook(text: Any) -> bytes | None:
     if text is None:
         return None
     data = base64.b64decode(text, validate=True)
-    if len(data) != CODEBOOK_BYTES:
-        raise ValueError(f"the codebook has {len(data)} bytes, expected {CODEBOOK_BYTES}")
+    if len(data) != _CODEBOOK_BYTES:
+        raise ValueError(f"the codebook has {len(data)} bytes, expected {_CODEBOOK_BYTES}")
     return data
 
 

@@ -29,8 +29,7 @@ from fastio.packed.layout import (
     ranges,
     spans,
 )
-from fastio.packed.orientation import without_orientation
-from fastio.packed.pixels import decode_image, pillow_image
+from fastio.packed.pixels import decode_image, pillow_image, without_orientation
 from fastio.packed.remote import Remote
 from fastio.packed.shard import ShardReader
 from fastio.packed.shard_images import check_rows, images_of, list_counts, shard_reads

@@ -51,7 +51,7 @@ from fastio.pack.stored_journal import (
 from fastio.pack.stored_manifest import renew_manifest, stamp_of
 from fastio.pack.task_output import StoreOutput, TaskOutput, WrittenUnit, accept, upload
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
-from fastio.packed.stored import fetch_to
+from fastio.packed.stored import fetch_to, manifest_on_disk
 from fastio.runtime.ahead import in_order
 from fastio.runtime.files import mapped, whole_file
 from fastio.runtime.texts import FileSizes, Names
@@ -379,10 +379,7 @@ class RemoteDestination(Destination):
         self._store.close()
 
     def _newest(self) -> Manifest:
-        path = self.folder / MANIFEST_NAME
-        with open(path, "wb") as file:
-            fetch_to(self._store, MANIFEST_NAME, file)
-        return Manifest(self.name, str(path))
+        return manifest_on_disk(self._store)
 
     # --- Uploads ----------------------------------------------------------------------------------
 

@@ -50,7 +50,8 @@ from fastio.schema import DTYPES
 ALIGNMENT = 64
 _SEAL_BYTES = 8
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_NUMPY_DTYPES = {pa.from_numpy_dtype(name): np.dtype(name) for name in DTYPES if name != "bool"}
+# bool is missing, because Arrow stores Booleans as bits, of which no NumPy array can be a view.
+NUMPY_DTYPES = {pa.from_numpy_dtype(name): np.dtype(name) for name in DTYPES if name != "bool"}
 # What pyarrow raises for files that are damaged or were made to harm it.
 _REFUSALS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, LookupError)
 
@@ -126,7 +127,7 @@ def number_dtype(kind: pa.DataType) -> np.dtype[Any]:
 
     Before pyarrow 26, the method `to_pandas_dtype` of Arrow types fails if pandas is not installed.
     """
-    return _NUMPY_DTYPES[kind]
+    return NUMPY_DTYPES[kind]
 
 
 def number_array(values: NDArray[Any]) -> pa.Array:

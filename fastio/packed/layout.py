@@ -125,7 +125,7 @@ class FixedWidth:
 
     def __init__(self, dataset: Dataset, names: Sequence[str]) -> None:
         self.dataset = dataset
-        manifest, kinds = dataset.manifest, dataset.schema.fields
+        kinds = dataset.schema.fields
         layout = dataset.schema.record_layout
         offsets: Mapping[str, int] = {} if layout is None else layout.offsets
         columns = {name: row_bytes(name, kinds[name]) for name in names if name not in offsets}
@@ -145,7 +145,7 @@ class FixedWidth:
             )
             for name in names
         ]
-        self.first_row = np.append(manifest.first_row, manifest.rows).astype(np.int64)
+        self.first_row = dataset.shard_bounds()
 
     def shard(self, number: int) -> int:
         """Returns the shard of an index of `first_row`."""

@@ -132,6 +132,7 @@ class Manifest:
         rows, shards, nbytes: The number of rows and of shards, and the size of all shards in bytes.
         shard_rows, first_row, shard_bytes: int64 (shards,), the number of rows of each shard, the
             global number of its first row, and the size of its file.
+        batch: The rows of the manifest, with its metadata.
         checked: Whether the whole file was verified.
 
     Raises:
@@ -180,13 +181,13 @@ class Manifest:
         self.shards: int = description["shards"]
         self.nbytes: int = description["bytes"]
         self._columns_xxh3: str = description["columns_xxh3"]
-        self._batch = mapped.batch(self._columns)[0]
+        self.batch = mapped.batch(self._columns)[0]
         self.shard_rows = self._integers("rows")
         self.first_row = self._integers("first_row")
         self.shard_bytes = self._integers("bytes")
-        if len(self._batch) != self.shards:
+        if len(self.batch) != self.shards:
             raise ManifestInvalid(
-                f"{self.path} describes {len(self._batch)} shards, but states {self.shards}; copy "
+                f"{self.path} describes {len(self.batch)} shards, but states {self.shards}; copy "
                 "it again, or pack again"
             )
         # All entries of a large manifest would take long to check. The last one has the number of
@@ -273,19 +274,14 @@ class Manifest:
         """Returns the number of the piece of a shard's head in caches."""
         return edition(shard, self.entry(shard).xxh3.encode())
 
-    @property
-    def batch(self) -> pa.RecordBatch:
-        """The rows of the manifest, with its metadata."""
-        return self._batch
-
     def column(self, name: str) -> pa.Array:
         """Returns a column of the manifest, one value for each shard."""
-        return self._batch.column(name)
+        return self.batch.column(name)
 
     def codec_counts(self) -> dict[str, dict[str, int]]:
         """Returns the images of each field by codec: {"image": {"jpeg": 10, ...}}."""
         return {
-            field: {codec: self._count(f"{field}.{codec}") for codec in CODEC_NAMES}
+            field: {codec: int(self._integers(f"{field}.{codec}").sum()) for codec in CODEC_NAMES}
             for field in self.schema.pictured
         }
 
@@ -293,12 +289,9 @@ class Manifest:
         """Returns the number of tokens of a field in each shard: int64 (shards,)."""
         return self._integers(f"{field}.tokens")
 
-    def _count(self, column: str) -> int:
-        return int(self._integers(column).sum())
-
     def _text(self, column: str, shard: int) -> str:
         try:
-            return str(self._batch.column(column)[shard].as_py())
+            return str(self.batch.column(column)[shard].as_py())
         except ValueError as error:
             raise ManifestInvalid(
                 f"{self.path}: {column!r} of shard {shard} is not valid UTF-8: {error}"
@@ -360,7 +353,7 @@ class Manifest:
     def _check_rows(self) -> None:
         for begin in range(0, self.shards, _SHARDS_AT_ONCE):
             self._check_shards(begin, min(begin + _SHARDS_AT_ONCE, self.shards))
-        found = hash_columns(self._batch)
+        found = hash_columns(self.batch)
         if found != self._columns_xxh3:
             raise ManifestInvalid(
                 f"{self.path} is damaged: its columns have the XXH3 hash {found}, expected "
@@ -404,14 +397,14 @@ class Manifest:
             )
             at = np.where(nbytes > 0, offset + nbytes, at)
         for name in TEXTS:
-            _, buffer, data = self._batch.column(name).buffers()
+            _, buffer, data = self.batch.column(name).buffers()
             ends = np.frombuffer(buffer, np.int64, self.shards + 1)[some.start : some.stop + 1]
             wrong = (ends[:-1] < 0) | (ends[1:] < ends[:-1])
             yield (
                 f"its {name} is not a valid string",
                 wrong | (ends[1:] > (0 if data is None else data.size)),
             )
-        for name in self._batch.schema.names:
+        for name in self.batch.schema.names:
             if name.endswith(_COUNTS):
                 yield f"{name} is negative", self._integers(name)[some] < 0
 
@@ -427,7 +420,7 @@ class Manifest:
 
     def _integers(self, column: str) -> NDArray[np.int64]:
         # Not `to_numpy`, which imports pandas where it is installed.
-        values: NDArray[Any] = np.from_dlpack(self._batch.column(column))
+        values: NDArray[Any] = np.from_dlpack(self.batch.column(column))
         return values
 
 

@@ -22,16 +22,14 @@ from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.errors import ShardCorrupt, SourceChanged
-from fastio.packed.ipc import FileStamp, MappedFile, stamp
+from fastio.packed.ipc import NUMPY_DTYPES, FileStamp, MappedFile, stamp
 from fastio.packed.shard_writer import ShardEntry
-from fastio.schema import DTYPES, INDEX_COLUMN, RECORD_COLUMN, Schema
+from fastio.schema import INDEX_COLUMN, RECORD_COLUMN, Schema
 
 if TYPE_CHECKING:
     from fastio.packed.shard_images import ShardImages
 
 _READ_BYTES = 1 << 20  # hashed at a time
-# bool is missing, because Arrow stores Booleans as bits, of which no NumPy array can be a view.
-_NUMPY_TYPES = {pa.from_numpy_dtype(name): np.dtype(name) for name in DTYPES if name != "bool"}
 
 Ranges = Sequence[tuple[int, int]]  # offset, bytes
 
@@ -397,9 +395,9 @@ class ShardReader:
             values = _view(buffers[2], np.uint8, 0 if buffers[2] is None else buffers[2].size)
         else:
             flat = getattr(array, "values", array)  # the numbers in lists
-            if flat.type not in _NUMPY_TYPES:
+            if flat.type not in NUMPY_DTYPES:
                 raise ShardCorrupt(f"{self.path}: {name!r} is {kind}, which fastio never writes")
-            values = _view(flat.buffers()[1], _NUMPY_TYPES[flat.type], len(flat))
+            values = _view(flat.buffers()[1], NUMPY_DTYPES[flat.type], len(flat))
             if holds == FIXED and flat is not array:
                 values = values.reshape(len(array), kind.list_size)
         if number is None:

@@ -41,8 +41,7 @@ HEADS = 0  # used as the number of rows of a block for sources whose pieces are 
 _POLL_S = 0.005
 _OTHERS_S = 30.0  # wait for a head that another process fetches; then it is fetched here too
 _KEPT_WHOLE_BYTES = 256 << 20  # of shards that were fetched whole and are not in use
-_VERIFY_BYTES = 16 << 20
-_FETCHED_AT_ONCE = 8 << 20
+_FETCHED_AT_ONCE = 16 << 20
 
 Part = tuple[int, Any]  # offset in the shard, bytes-like object
 
@@ -124,9 +123,7 @@ class StoredShards(Shards):
         return self.store.size(self.manifest.name(shard))
 
     def _pieces(self, shard: int, size: int) -> Iterator[Any]:
-        name = self.manifest.name(shard)
-        for offset in range(0, size, _VERIFY_BYTES):
-            yield self.store.read(name, offset, min(_VERIFY_BYTES, size - offset))
+        return _parts_of(self.store, self.manifest.name(shard), size)
 
     def _check_opened(self, shard: int) -> None:
         """Does nothing: the bytes that were compared are all that there is."""
@@ -352,12 +349,18 @@ def fetch_to(store: Store, name: str, file: IO[bytes], expect: Stamp | None = No
         expect: The version of the object; None for the newest.
     """
     stamp, digest = expect or store.stat(name), xxhash.xxh3_64()
-    for begin in range(0, stamp.size, _FETCHED_AT_ONCE):
-        length = min(_FETCHED_AT_ONCE, stamp.size - begin)
-        part = store.read(name, begin, length, expect=stamp)
+    for part in _parts_of(store, name, stamp.size, stamp):
         file.write(part)
         digest.update(part)
     return digest.hexdigest()
+
+
+def _parts_of(
+    store: Store, name: str, size: int, expect: Stamp | None = None
+) -> Iterator[memoryview]:
+    """Yields an object of `size` bytes in parts, of the version `expect` if it is given."""
+    for begin in range(0, size, _FETCHED_AT_ONCE):
+        yield store.read(name, begin, min(_FETCHED_AT_ONCE, size - begin), expect=expect)
 
 
 def _not_found(store: Store, name: str, error: SourceNotFound) -> DatasetNotFound:

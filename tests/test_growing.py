@@ -401,6 +401,8 @@ def test_nothing_to_append_to_is_said(tmp_path: Path) -> None:
         append(tmp_path / "none", [1])
     with pytest.raises(OptionError, match="append and overwrite cannot be combined"):
         append(tmp_path / "none", [1], overwrite=True)
+    with pytest.raises(OptionError, match="append and overwrite cannot be combined"):
+        fastio.Writer(tmp_path / "none", SINGLE, append=True, overwrite=True)
     assert list(tmp_path.iterdir()) == []
 
 

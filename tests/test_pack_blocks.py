@@ -299,7 +299,7 @@ def test_nothing_to_train_on_is_an_error(tmp_path: Path, samples: list[Any]) -> 
 def test_what_can_be_read_once_only_is_not_trained_on(tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"generator.*only once"):
         pack((data for data in [jpeg()]), tmp_path / "out", codebook="train")
-    with pytest.raises(PackError, match="cannot train a codebook"):
+    with pytest.raises(OptionError, match="cannot train a codebook"):
         Writer(tmp_path / "out", Schema({"image": RGB}), codebook="train")
     assert not list(tmp_path.glob("out/*"))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from fastio.errors import PackError, SchemaError
+from fastio.errors import OptionError, PackError, SchemaError
 from fastio.pack.api import (
     DEFAULT_SHARD_SIZE,
     PackReport,
@@ -50,6 +50,7 @@ class Writer:
     Raises:
         DatasetExists: `dst` holds a dataset.
         PackError: `dst` cannot be written, or there is no dataset to append to.
+        OptionError: an option has a value that is not possible, or contradicts another one.
         PackConflict: another process is packing to `dst`.
         SchemaError: the dataset that is appended to has other fields or numbers of classes.
     """
@@ -78,12 +79,12 @@ class Writer:
         if not isinstance(schema, Schema):
             raise SchemaError(f"schema must be a fastio.Schema({{name: field}}), got {schema!r}")
         if codebook == TRAIN:
-            raise PackError(
+            raise OptionError(
                 "a Writer cannot train a codebook: use the default one, or one from a file "
                 "that tools/train_codebook wrote"
             )
         if append and overwrite:
-            raise PackError("append and overwrite cannot be combined: choose one")
+            raise OptionError("append and overwrite cannot be combined: choose one")
         dst = local_path(dst)
         destination = open_destination(dst, storage_options, staging)
         base = open_base(dst, storage_options) if append else None

@@ -98,8 +98,6 @@ class Store:
         deadline_s: float = _DEADLINE_S,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
-        if deadline_s <= 0 or timeout_s <= 0:
-            raise ValueError(f"deadline_s={deadline_s} and timeout_s={timeout_s} must be positive")
         self._location = url
         self._options = dict(storage_options or {})
         self._limits = Limits(deadline_s, timeout_s)

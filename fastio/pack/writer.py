@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Literal
 
 from fastio.errors import OptionError, PackError, SchemaError
@@ -146,12 +145,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *exception: object) -> None:
         if kind is not None:
             self.discard()
             return

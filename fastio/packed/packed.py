@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.cache import Cache, CacheFolder, Source
-from fastio.errors import (
-    ManifestInvalid,
-    OptionError,
-    SchemaError,
-    ShardCorrupt,
-    SourceChanged,
-)
+from fastio.errors import ManifestInvalid, OptionError, SchemaError, ShardCorrupt, SourceChanged
 from fastio.packed.grouping import grouped
 from fastio.packed.layout import (
     FixedWidth,
@@ -366,10 +360,11 @@ class Dataset(Remote):
         index: int | None = None,
     ) -> NDArray[np.uint8]:
         stored = self.stored_image(field, row, data, index=index)
-        mode: Literal["RGB", "L"] = self._field(field).mode
         if at_least is None or stored.codec != CODEC_BLOCKS:
             stored.check()  # else the parts that are read have checksums of their own
-        pixels = decode_image(*stored[:5], mode, self.codebook, at_least, self.max_pixels)
+        pixels = decode_image(
+            *stored[:5], self._field(field).mode, self.codebook, at_least, self.max_pixels
+        )
         # Checked after the bytes were used: parts of a file that is cut off meanwhile read as
         # zeros.
         self.shards.check_read([self.shard(self._at(row)[0])])
@@ -415,14 +410,12 @@ class Dataset(Remote):
 
     def read(self, field: str, row: int) -> bytes:
         """See `Rows`. Images that are stored as pixels become PNG files."""
-        stored = self.stored_image(field, row)
-        mode: Literal["RGB", "L"] = self._field(field).mode
-        return stored.as_file(mode, self.codebook)
+        return self.stored_image(field, row).as_file(self._field(field).mode, self.codebook)
 
     def read_listed(self, field: str, row: int, index: int) -> bytes:
         """See `Rows`. Images that are stored as pixels become PNG files."""
-        mode: Literal["RGB", "L"] = self._field(field).mode
-        return self.stored_image(field, row, index=index).as_file(mode, self.codebook)
+        stored = self.stored_image(field, row, index=index)
+        return stored.as_file(self._field(field).mode, self.codebook)
 
     def image_counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Rows`. No list is null."""

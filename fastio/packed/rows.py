@@ -27,18 +27,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastio.cache import Cache
-from fastio.errors import (
-    ImageError,
-    SampleError,
-    SchemaError,
-)
+from fastio.errors import ImageError, SampleError, SchemaError
 from fastio.packed.image_lists import image_name, null_list
 from fastio.packed.layout import ImageReads, Layout, RaggedRows
 from fastio.packed.pixels import upright_pixels
@@ -435,12 +430,7 @@ class Rows(ABC):
     def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _row(self, index: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -136,11 +137,7 @@ def _listed(store: Store, folder: str, wanted: Callable[[str], Any]) -> _Found:
         level = store.level(folder)
         if level is not None:
             return chosen(level[1]), level[0]
-    parts = [chosen(first)]
-    if second is not None:
-        parts.append(chosen(second))
-        parts += map(chosen, pages)
-    return Objects.joined(parts), []
+    return Objects.joined([*map(chosen, chain((first, second or ()), pages))]), []
 
 
 def _is_nested(folder: str, page: Sequence[tuple[str, Any]]) -> bool:

@@ -166,9 +166,6 @@ class _FilesOfTokens(Shards):
         self.manifest.check_unchanged()
         return _Reader(self._files[shard], self.manifest.schema)
 
-    def kept_versions(self) -> list[int]:
-        return [1]
-
     def check(self, shard: int) -> str | None:
         """Reads a file. Returns what is wrong with its index, its size or its tokens, or None."""
         file = self._files[shard]

@@ -42,7 +42,8 @@ from fastio.pack.refusals import (
     check_repeated,
 )
 from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit, give_names
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Dataset, Manifest, ShardEntry, version_name
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
+from fastio.packed.stored import newest_manifest
 from fastio.runtime.files import flush_folder, read_file, second_name, whole_file
 from fastio.runtime.texts import FileSizes, Names
 from fastio.store import absolute_path, is_remote, open_store
@@ -70,8 +71,7 @@ def complete_dataset(
     if _has_journal(dst, storage_options):
         return None
     try:
-        with Dataset(dst, storage_options) as dataset:
-            manifest = dataset.manifest
+        manifest = newest_manifest(dst, storage_options)
     except DatasetNotFound:
         return None
     packing = manifest.packing

@@ -10,10 +10,10 @@ from typing import Any
 
 from fastio.errors import DatasetNotFound, FormatUnsupported, ManifestInvalid, OptionError
 from fastio.pack.destination import shards_of
-from fastio.pack.growth import newest_manifest
 from fastio.pack.journal import writing_to
 from fastio.pack.remote import open_destination
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, version_name
+from fastio.packed.stored import newest_manifest
 from fastio.runtime.texts import Names
 from fastio.store import absolute_path
 

@@ -27,11 +27,10 @@ from fastio.pack.samples import SampleOptions
 from fastio.pack.statistics import Moments
 from fastio.pack.tables import check_numbers
 from fastio.packed import Manifest
-from fastio.packed.stored import manifest_on_disk
+from fastio.packed.stored import newest_manifest
 from fastio.schema import Schema
 from fastio.sources.table.columns import Converted
 from fastio.sources.table.reading import Origin
-from fastio.store import absolute_path, is_remote, open_store
 
 # For each field, an array that maps the source's numbers to those of the dataset.
 Numbers = Mapping[str, NDArray[np.int64]]
@@ -43,20 +42,6 @@ def open_base(dst: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
         return newest_manifest(dst, storage_options)
     except DatasetNotFound as error:
         raise PackError(f"there is no dataset to append to: {error}") from error
-
-
-def newest_manifest(
-    dst: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> Manifest:
-    """Returns the newest manifest of a dataset, mapped. That of a store is in a temporary file.
-
-    Raises:
-        As for `Dataset`.
-    """
-    if not is_remote(dst):
-        return Manifest(absolute_path(dst))
-    with open_store(str(dst), storage_options) as store:
-        return manifest_on_disk(store)
 
 
 def options_of(base: Manifest, options: SampleOptions, codebook_given: bool) -> SampleOptions:

@@ -11,9 +11,10 @@ cache.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
@@ -35,7 +36,7 @@ from fastio.packed.comparisons import compare
 from fastio.packed.manifest import MANIFEST_NAME, Manifest, version_name
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import OpenShards, Shards, open_shard
-from fastio.store import Stamp, Store, join
+from fastio.store import Stamp, Store, absolute_path, is_remote, join, open_store
 
 HEADS = 0  # used as the number of rows of a block for sources whose pieces are heads
 _POLL_S = 0.005
@@ -314,6 +315,20 @@ def _fetch_manifest(store: Store, version: int | None = None) -> Manifest:
             file.close()  # the manifest holds a mapping of it
             return manifest
     raise AssertionError("unreachable")
+
+
+def newest_manifest(
+    dst: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> Manifest:
+    """Returns the newest manifest of a dataset, mapped. That of a store is in a temporary file.
+
+    Raises:
+        As for `Dataset`.
+    """
+    if not is_remote(dst):
+        return Manifest(absolute_path(dst))
+    with open_store(str(dst), storage_options) as store:
+        return manifest_on_disk(store)
 
 
 def manifest_on_disk(store: Store) -> Manifest:

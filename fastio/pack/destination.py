@@ -291,9 +291,9 @@ class Destination:
         with exclusive_access(self.folder, discard) as unfinished:
             yield unfinished, self.files()
 
-    def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
+    def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> None:
         """See `journal_file.remove_if`."""
-        return remove_if(self.folder, is_unneeded)
+        remove_if(self.folder, is_unneeded)
 
     def _unfinished(self) -> PackError:
         """Returns the error of an append where another one has not finished.

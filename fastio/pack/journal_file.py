@@ -16,11 +16,8 @@ from fastio.packed import JOURNAL_NAME
 from fastio.runtime.texts import Names
 
 
-def remove_if(folder: Path, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
-    """Deletes the journal of a folder if a function returns true for its lines.
-
-    Returns:
-        Whether it was deleted. False if there is none.
+def remove_if(folder: Path, is_unneeded: Callable[[Iterable[bytes]], bool]) -> None:
+    """Deletes the journal of a folder, if there is one and a function returns true for its lines.
 
     Raises:
         PackConflict: Another process is packing there.
@@ -29,13 +26,11 @@ def remove_if(folder: Path, is_unneeded: Callable[[Iterable[bytes]], bool]) -> b
     try:
         file = open(path, "rb", opener=no_link)  # noqa: SIM115
     except FileNotFoundError:
-        return False
+        return
     with file:
         lock(file, folder)
-        if not is_unneeded(file):
-            return False
-        unlink(file, path)
-    return True
+        if is_unneeded(file):
+            unlink(file, path)
 
 
 def check_not_in_use(folder: Path) -> None:

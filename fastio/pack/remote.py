@@ -38,7 +38,7 @@ from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound
 from fastio.pack.destination import Destination, is_same
 from fastio.pack.journal import APPEND_TO, WRITER, Journal, unreadable_journal
 from fastio.pack.journal_file import check_not_in_use, in_use
-from fastio.pack.names import is_own_name, own_files, remove_strays, shard_prefix
+from fastio.pack.names import is_own_name, remove_strays, shard_prefix
 from fastio.pack.refusals import changed_meanwhile, not_for_paths, taken_over
 from fastio.pack.stored_journal import (
     StoredJournal,
@@ -152,8 +152,7 @@ class RemoteDestination(Destination):
         self.replaces = APPEND_TO not in options and MANIFEST_NAME in own
         self.folder = folder = self._make_folder()
         try:
-            if JOURNAL_NAME in own_files(folder):
-                check_not_in_use(folder)
+            check_not_in_use(folder)
             remove_strays(folder, {JOURNAL_NAME})
             self._stored = StoredJournal(self._store, conditional=APPEND_TO in options)
             with whole_file(folder / JOURNAL_NAME) as file:
@@ -237,24 +236,23 @@ class RemoteDestination(Destination):
     def _manifest_bytes(self) -> bytes:
         return bytes(self._store.read(MANIFEST_NAME))
 
-    def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
+    def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> None:
         """See `Destination`. A running pack is detected only if it writes its journal now."""
         try:
             stamp = self._store.stat(JOURNAL_NAME)
             if not stamp.size:  # has no meaning
-                return False
+                return
             head = bytes(self._store.read(JOURNAL_NAME, expect=stamp))
             if not is_unneeded(stored_lines(self._store, head)):
-                return False
+                return
             with suppress(NoConditionalWrites):
                 stamp = self._store.replace(JOURNAL_NAME, renewed(head), stamp)
         except SourceNotFound:
-            return False
+            return
         except SourceChanged as error:
             raise in_use(self.name) from error
         self._store.delete(JOURNAL_NAME, stamp)
         delete_parts(self._store, parts_of(head))
-        return True
 
     def _check_newest(self, base: Manifest) -> None:
         """See `Destination`. Keeps a copy of the manifest, which gets a second name later."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from fastio.packed.pixels import pillow_image
 from fastio.shown import shown
 
 TILE = 192  # pixels, of a contact sheet
@@ -51,16 +52,11 @@ def contact_sheet(
     for number, (pixels, caption) in enumerate(zip(images, captions, strict=True)):
         left = _GAP + number % columns * step_x
         top = _GAP + number // columns * step_y
-        image = _to_pillow(pixels)
+        image = pillow_image(pixels).convert("RGB")
         image.thumbnail((tile, tile), Image.Resampling.LANCZOS)
         sheet.paste(image, (left + (tile - image.width) // 2, top + (tile - image.height) // 2))
         draw.text((left, top + tile + 2), _shorten(caption, font, tile), fill=_INK, font=font)
     return sheet
-
-
-def _to_pillow(pixels: NDArray[np.uint8]) -> Image.Image:
-    gray = pixels.shape[2] == 1
-    return Image.fromarray(pixels[:, :, 0] if gray else pixels).convert("RGB")
 
 
 def _shorten(text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: int) -> str:

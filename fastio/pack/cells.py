@@ -21,6 +21,7 @@ from PIL import Image as PillowImage
 from fastio.errors import ImageError, SchemaError
 from fastio.pack.image_lists import ListedImageError, encode_list, list_arrays, list_bytes
 from fastio.pack.images import (
+    GRAY_MODES,
     ImageCell,
     ImageOptions,
     PillowFile,
@@ -451,7 +452,7 @@ def _in_order(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
 
 def _infer_field(value: Any, number: int) -> Field:
     if isinstance(value, PillowImage.Image):
-        return Image("L" if value.mode in ("1", "L", "LA", "La") else "RGB")
+        return Image("L" if value.mode in GRAY_MODES else "RGB")
     if isinstance(value, (list, tuple)) and value and is_picture(value[0]):
         first = _infer_field(value[0], number)
         if isinstance(first, Image):

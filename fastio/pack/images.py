@@ -26,6 +26,7 @@ from fastio.packed.pixels import (
     exif_orientation,
     open_header,
     open_image,
+    pillow_image,
     to_pixels,
     turn_upright,
 )
@@ -40,7 +41,7 @@ IMAGE_CODECS: tuple[ImageCodec, ...] = ("blocks", "jpeg", "raw")
 DEFAULT_CODEC: ImageCodec = "blocks"
 
 DEFAULT_QUALITY = 90
-_GRAY_MODES = ("1", "L", "LA", "La")
+GRAY_MODES = ("1", "L", "LA", "La")
 # A colour profile in these modes describes channels that are lost in the conversion to RGB.
 _FOREIGN_MODES = ("CMYK", "YCbCr", "LAB", "HSV")
 
@@ -218,7 +219,7 @@ def encode_pillow(
         ValueError: It cannot be decoded, has more than 8 bits per channel, or is in colour but the
             field is gray.
     """
-    if field.mode == "L" and image.mode not in _GRAY_MODES:
+    if field.mode == "L" and image.mode not in GRAY_MODES:
         raise ValueError(
             f"an image of mode {image.mode!r} in a gray field; convert it, or give a schema with "
             "Image('RGB')"
@@ -298,7 +299,7 @@ def reencode(
         orientation = _native.jpeg_probe(np.frombuffer(data, dtype=np.uint8), max_pixels)[3]
     with open_image(data, max_pixels) as image:
         orientation = orientation or exif_orientation(image)
-        pixels = to_pixels(image, "L" if image.mode in _GRAY_MODES else "RGB")
+        pixels = to_pixels(image, "L" if image.mode in GRAY_MODES else "RGB")
         sampling = (
             JpegImagePlugin.get_sampling(image)
             if isinstance(image, JpegImagePlugin.JpegImageFile)
@@ -310,7 +311,7 @@ def reencode(
         exif[EXIF_ORIENTATION] = orientation
     file = io.BytesIO()
     try:
-        _to_pillow(shrink(pixels, max_side)).save(
+        pillow_image(shrink(pixels, max_side)).save(
             file,
             "JPEG",
             quality=quality or DEFAULT_QUALITY,
@@ -334,7 +335,7 @@ def shrink(pixels: NDArray[np.uint8], max_side: int | None) -> NDArray[np.uint8]
         return pixels
     size = tuple(max(1, round(side * max_side / longer)) for side in (width, height))
     small: NDArray[np.uint8] = np.asarray(
-        _to_pillow(pixels).resize((size[0], size[1]), PillowImage.Resampling.LANCZOS)
+        pillow_image(pixels).resize((size[0], size[1]), PillowImage.Resampling.LANCZOS)
     )
     return small.reshape(size[1], size[0], pixels.shape[2])
 
@@ -346,10 +347,6 @@ def _is_larger(data: bytes, max_side: int | None, max_pixels: int) -> bool:
             return max_side is not None and max(image.size) > max_side
     except Exception:  # decoding the file will raise a better error
         return False
-
-
-def _to_pillow(pixels: NDArray[np.uint8]) -> PillowImage.Image:
-    return PillowImage.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
 # --- Codebooks ------------------------------------------------------------------------------------

@@ -206,8 +206,8 @@ def to_pixels(image: PillowImage.Image, mode: Literal["RGB", "L"]) -> NDArray[np
 
 def pillow_image(pixels: NDArray[np.uint8]) -> PillowImage.Image:
     """Returns a Pillow image, in mode RGB or L, with a copy of pixels (H, W, C)."""
-    gray = pixels.shape[2] == 1
-    return PillowImage.fromarray(np.array(pixels[:, :, 0] if gray else pixels, order="C"))
+    # Pillow copies RGB, and would share the memory of gray pixels.
+    return PillowImage.fromarray(pixels[:, :, 0].copy() if pixels.shape[2] == 1 else pixels)
 
 
 class _RefusedError(ValueError):

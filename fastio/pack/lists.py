@@ -283,12 +283,18 @@ def _converter(
     return lambda record: _number(dtype, name, record[name])
 
 
+def list_file(source: Any) -> str | None:
+    """Returns the path of a file that may be a list, by its name; None for other sources."""
+    if not isinstance(source, (str, os.PathLike)) or is_remote(source):
+        return None
+    path = os.fspath(source)
+    return path if path.lower().endswith(LIST_SUFFIXES) and os.path.isfile(path) else None
+
+
 def lists_urls(source: Any) -> bool:
     """Returns whether a source is a list whose first line has a URL."""
-    if not isinstance(source, (str, os.PathLike)) or is_remote(source):
-        return False
-    path = os.fspath(source)
-    if not path.lower().endswith(LIST_SUFFIXES) or not os.path.isfile(path):
+    path = list_file(source)
+    if path is None:
         return False
     try:
         *_, first = next(_records(path), (0, 0, dict[str, Any]()))

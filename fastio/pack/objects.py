@@ -114,31 +114,17 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
         raise
     schema = found.schema
     reads = _Reads(calls, name, schema, total)
-    if not found.pays:
-        return replace(
-            _source_here(dataset, name, schema),
-            reading=partial(_reading, calls),
-            processes=SourceProcesses(processes, reads.with_source),
-        )
-
-    return Source(
-        name,
-        schema,
-        total,
-        False,
-        reads.items,
-        reads.single,
-        partial(_reading, calls),
-        reads.rows,
-        processes=SourceProcesses(processes, reads.with_source),
-    )
+    if found.pays:
+        source = Source(name, schema, total, False, reads.items, reads.single, rows=reads.rows)
+    else:
+        source = _source_here(dataset, name, schema)
+    in_processes = SourceProcesses(processes, reads.with_source)
+    return replace(source, reading=partial(_reading, calls), processes=in_processes)
 
 
 def _source_here(dataset: Any, name: str, schema: Schema | None) -> Source:
     """Returns the samples of a dataset that the packing thread reads."""
-    wanted = schema or _first_schema(dataset, name=name)
-    read = partial(_read_in_turn, dataset, wanted=wanted, name=name)
-    return source_of_rows(name, wanted, len(dataset), read, has_keys=False)
+    return _source_of(dataset, schema or _first_schema(dataset, name), name, len(dataset))
 
 
 @contextmanager
@@ -175,7 +161,7 @@ class _Reads:
         """Yields what functions return that are called with the source in a worker process."""
         # The plan was made for the length in this process. A copy of the dataset in another process
         # may say another one, if files are added meanwhile; its units would have other rows.
-        make = partial(_source_of_copy, wanted=self._schema, name=self._name, total=self._total)
+        make = partial(_source_of, wanted=self._schema, name=self._name, total=self._total)
         return call_with_source(self._calls, make, functions)
 
     def single(self, rows: Sequence[int]) -> Iterator[Item]:
@@ -370,8 +356,8 @@ def _call_with_source(
         return _Bad(_sent_error(error))
 
 
-def _source_of_copy(dataset: Any, wanted: Schema, name: str, total: int) -> Source:
-    """Returns `total` samples of a dataset's copy in a worker process."""
+def _source_of(dataset: Any, wanted: Schema, name: str, total: int) -> Source:
+    """Returns `total` samples of a dataset, or of its copy in a worker process."""
     read = partial(_read_in_turn, dataset, wanted=wanted, name=name)
     return source_of_rows(name, wanted, total, read, has_keys=False)
 

@@ -133,7 +133,8 @@ class RayRunner:
         try:
             if not ray.is_initialized():
                 ray.init()
-            largest = max((node["Resources"].get("CPU", 0) for node in _nodes(ray)), default=0)
+            alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+            largest = max((resources.get("CPU", 0) for resources in alive), default=0)
         except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
             raise PackError(
                 f"cannot connect to a Ray cluster: {shown_lines(str(error))}; call ray.init() with "
@@ -302,10 +303,6 @@ def _lost(ray: Any) -> tuple[type[BaseException], ...]:
         errors.OutOfMemoryError,
         errors.ObjectLostError,
     )
-
-
-def _nodes(ray: Any) -> list[Any]:
-    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _tasks() -> tuple[Callable[..., Any], Callable[..., Any]]:

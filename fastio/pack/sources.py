@@ -28,7 +28,7 @@ from fastio.pack.items import (
 )
 from fastio.pack.iterables import iterated_source
 from fastio.pack.joined import JoinedRows
-from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
+from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_file, list_source
 from fastio.pack.objects import call_with_source, indexed_source, is_indexed
 from fastio.pack.row_sources import RowSource, column_source, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions
@@ -245,14 +245,10 @@ def _name_of(src: Any, path: str) -> str:
     return os.path.basename(os.path.abspath(path)) if path else "image files"
 
 
-def _is_list(path: Any, schema: Schema | None) -> bool:
-    """Returns whether a path is a list of images, by its columns or because a schema is given."""
-    if not isinstance(path, (str, os.PathLike)) or is_remote(path):
-        return False
-    name = os.fspath(path)
-    if os.path.splitext(name)[1].lower() not in LIST_SUFFIXES or not os.path.isfile(name):
-        return False
-    return schema is not None or is_image_list(name)
+def _is_list(src: Any, schema: Schema | None) -> bool:
+    """Returns whether a source is a list of images, by its columns or because a schema is given."""
+    path = list_file(src)
+    return path is not None and (schema is not None or is_image_list(path))
 
 
 def _open_samples(

@@ -35,12 +35,7 @@ from fastio.pack.journal import (
 )
 from fastio.pack.journal_file import contents_of, exclusive_access, remove_if, shortened
 from fastio.pack.names import is_task_output_name, own_files
-from fastio.pack.refusals import (
-    changed_meanwhile,
-    check_may_append,
-    check_may_pack,
-    check_repeated,
-)
+from fastio.pack.refusals import changed_meanwhile, check_may_append, check_may_pack, check_repeated
 from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit, give_names
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.packed.stored import newest_manifest

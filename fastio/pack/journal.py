@@ -24,14 +24,7 @@ from typing import Any
 
 from fastio.errors import FastioError, PackError
 from fastio.pack.items import AGAIN
-from fastio.pack.journal_file import (
-    complete_lines,
-    in_use,
-    lock,
-    no_link,
-    open_journal,
-    unlink,
-)
+from fastio.pack.journal_file import complete_lines, in_use, lock, no_link, open_journal, unlink
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, ShardTable
 from fastio.packed.codebook import open_codebook
 from fastio.runtime.files import flush_folder, temporary_name

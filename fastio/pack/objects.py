@@ -22,13 +22,7 @@ from fastio.errors import (
     SchemaError,
     warn,
 )
-from fastio.pack.cells import (
-    as_array,
-    field_values,
-    infer_schema,
-    interleaved,
-    memory_bytes,
-)
+from fastio.pack.cells import as_array, field_values, infer_schema, interleaved, memory_bytes
 from fastio.pack.images import PillowFile, is_tensor
 from fastio.pack.items import Item, Row, Source, SourceProcesses, ended, source_of_rows, unreadable
 from fastio.schema import Field, Image, Images, Schema

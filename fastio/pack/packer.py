@@ -16,14 +16,7 @@ from typing import Any, Generic, Protocol
 
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import E, Encoder, P
-from fastio.pack.journal import (
-    APPEND_TO,
-    FinishedUnit,
-    FinishedUnits,
-    Plan,
-    when_full,
-    writing_to,
-)
+from fastio.pack.journal import APPEND_TO, FinishedUnit, FinishedUnits, Plan, when_full, writing_to
 from fastio.pack.progress import progress_bar
 from fastio.pack.task_output import WrittenUnit
 from fastio.pack.units import ShardWriter, UnitPacker

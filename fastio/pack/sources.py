@@ -18,14 +18,7 @@ from fastio.errors import DatasetNotFound, OptionError, PackError, SchemaError, 
 from fastio.pack.cells import infer_schema
 from fastio.pack.files import open_array_folder
 from fastio.pack.images import PillowFile
-from fastio.pack.items import (
-    Item,
-    RowImage,
-    Source,
-    SourceProcesses,
-    source_of_rows,
-    unreadable,
-)
+from fastio.pack.items import Item, RowImage, Source, SourceProcesses, source_of_rows, unreadable
 from fastio.pack.iterables import iterated_source
 from fastio.pack.joined import JoinedRows
 from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_file, list_source

@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fastio.errors import OptionError, PackError, SchemaError
-from fastio.pack.api import (
-    DEFAULT_SHARD_SIZE,
-    PackReport,
-    report_of,
-    sample_options,
-)
+from fastio.pack.api import DEFAULT_SHARD_SIZE, PackReport, report_of, sample_options
 from fastio.pack.growth import open_base, same_numbers
 from fastio.pack.images import TRAIN, ImageCodec
 from fastio.pack.items import Item, Row, Source

@@ -49,13 +49,7 @@ from fastio.errors import (
     SchemaError,
     SourceChanged,
 )
-from fastio.packed.ipc import (
-    FileStamp,
-    MappedFile,
-    hash_columns,
-    seal_is_whole,
-    stamp,
-)
+from fastio.packed.ipc import FileStamp, MappedFile, hash_columns, seal_is_whole, stamp
 from fastio.packed.shard_writer import ShardEntry
 from fastio.schema import CODEC_NAMES, Schema
 

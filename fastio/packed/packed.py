@@ -14,15 +14,7 @@ from fastio import _native
 from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import ManifestInvalid, OptionError, SchemaError, ShardCorrupt, SourceChanged
 from fastio.packed.grouping import grouped
-from fastio.packed.layout import (
-    FixedWidth,
-    ImageReads,
-    Layout,
-    RaggedRows,
-    Range,
-    ranges,
-    spans,
-)
+from fastio.packed.layout import FixedWidth, ImageReads, Layout, RaggedRows, Range, ranges, spans
 from fastio.packed.pixels import decode_image, pillow_image, without_orientation
 from fastio.packed.remote import Remote
 from fastio.packed.shard import ShardReader

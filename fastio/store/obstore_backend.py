@@ -291,13 +291,10 @@ def _connect(family: str, url: str, settings: Settings, client: Any, retry: Any)
     place = url.partition("://")[2]
     bucket, _, prefix = place.partition("/")
     more: Any = {"config": config, "client_options": client, "retry_config": retry}
-    if family == "s3":
-        return stores.S3Store(bucket, prefix=prefix.strip("/") or None, **more)
-    if family == "gs":
-        return stores.GCSStore(bucket, prefix=prefix.strip("/") or None, **more)
-    if "@" in bucket:  # container@account.host
+    if family == "az" and "@" in bucket:  # container@account.host
         return stores.AzureStore.from_url(url, **more)
-    return stores.AzureStore(bucket, prefix=prefix.strip("/") or None, **more)
+    kinds: Any = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
+    return kinds[family](bucket, prefix=prefix.strip("/") or None, **more)
 
 
 def _listed(item: Any) -> tuple[str, Marks]:

@@ -420,6 +420,12 @@ def test_verify_tells_sizes_that_differ(packed: Path) -> None:
     assert f"shard-000001.arrow: too long: {sizes[1] + 4:,} of {sizes[1]:,} bytes\n" in err
 
 
+def test_verify_without_deep_has_no_limit_of_pixels(packed: Path) -> None:
+    code, out, err = run("verify", packed, "--max-pixels", "10")
+    assert (code, out) == (2, "")
+    assert "max_pixels needs deep (--deep)" in err
+
+
 def test_verify_deep_counts_the_images_that_it_cannot_reach(packed: Path) -> None:
     with open_dataset(packed) as dataset:
         rows = int(dataset.manifest.shard_rows[0])

@@ -109,6 +109,12 @@ def test_how_one_loads_and_trains_is_told_to_the_rules(doctor: Doctor) -> None:
     assert doctor(facts, "packed", "--epochs", "1").exit_code == 3
 
 
+def test_options_of_data_need_data(doctor: Doctor) -> None:
+    done = doctor(AssertionError("the probes were called"), "--cache", "kept")
+    assert done.exit_code == 2
+    assert "cache needs DATA" in done.output
+
+
 def test_stats_of_a_loader_are_diagnosed(doctor: Doctor, tmp_path: Path) -> None:
     path = tmp_path / "stats.json"
     path.write_text(json.dumps(Stats(wait_s=5.0, between_s=5.0, transform_s=4.9).to_dict()))
@@ -118,6 +124,9 @@ def test_stats_of_a_loader_are_diagnosed(doctor: Doctor, tmp_path: Path) -> None
     path.write_text(json.dumps(Stats(wait_s=0.1, between_s=9.9, samples=5000).to_dict()))
     told = doctor(Facts(), "--stats", str(path), "--model-rate", "1000")
     assert "copies that the loop makes itself" in told.output
+    unused = doctor(Facts(), "--stats", str(path), "--threads", "4")
+    assert unused.exit_code == 2
+    assert "threads cannot be used with --stats" in unused.output
     for wrong in ("no stats", "[]", '{"wait_s": "long"}', '{"path": "neither"}'):
         path.write_text(wrong)
         assert doctor(Facts(), "--stats", str(path)).exit_code == 2

@@ -41,6 +41,7 @@ from tests.test_pack_ray_sources import sound_folder
 from tests.test_token_files import llm_c, raw
 
 USE = Use(batch_size=4, crop=16)
+ROWS = Use(batch_size=4)  # of data without images
 
 
 pytestmark = pytest.mark.usefixtures("short_probes")
@@ -112,7 +113,7 @@ def test_images_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
 
 def test_sounds_and_token_files(tmp_path: Path) -> None:
     """Kinds of data that have no probes of their own are described, and read from the disk."""
-    facts = examine(str(sound_folder(tmp_path)), USE)
+    facts = examine(str(sound_folder(tmp_path)), ROWS)
     assert failed(facts) == []
     assert facts.data is not None
     assert (facts.data.kind, facts.data.rows, facts.data.files) == ("sounds", 8, 8)
@@ -120,7 +121,7 @@ def test_sounds_and_token_files(tmp_path: Path) -> None:
     diagnose(facts, USE)
 
     tokens = np.arange(20_000) % 500
-    facts = examine(str(llm_c(tmp_path / "tokens.bin", tokens)), USE)
+    facts = examine(str(llm_c(tmp_path / "tokens.bin", tokens)), ROWS)
     assert failed(facts) == []
     assert facts.data is not None
     assert (facts.data.kind, facts.data.nbytes) == ("tokens", 1024 + 2 * len(tokens))
@@ -178,8 +179,14 @@ def parquet(path: Path, **options: Any) -> Path:
     return path
 
 
+def test_options_of_images_are_refused_for_tables(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "a.parquet")
+    with pytest.raises(OptionError, match=r"crop can only be used with images, and .*a\.parquet"):
+        examine(str(path), USE)
+
+
 def test_parquet(tmp_path: Path) -> None:
-    facts = examine(str(parquet(tmp_path / "a.parquet", compression="zstd")), USE)
+    facts = examine(str(parquet(tmp_path / "a.parquet", compression="zstd")), ROWS)
     assert failed(facts) == []
     assert facts.data is not None
     assert (facts.data.kind, facts.data.rows) == ("tables", 1000)
@@ -196,12 +203,12 @@ def test_parquet(tmp_path: Path) -> None:
 
 def test_packed_rows_and_tokens(tmp_path: Path) -> None:
     fastio.pack(str(parquet(tmp_path / "a.parquet")), tmp_path / "rows")
-    facts = examine(str(tmp_path / "rows"), USE)
+    facts = examine(str(tmp_path / "rows"), ROWS)
     assert facts.tables is not None
     assert facts.tables.format == "packed"
     assert is_rate(facts.tables.rate)
     fastio.pack(["a document " * 2000] * 20, tmp_path / "tokens", tokenizer="bytes")
-    facts = examine(str(tmp_path / "tokens"), USE)
+    facts = examine(str(tmp_path / "tokens"), ROWS)
     assert failed(facts) == []
     assert facts.data is not None
     assert (facts.data.kind, facts.data.rows) == ("tokens", 20)

@@ -380,3 +380,26 @@ def test_ctrl_c_stops_a_pack_that_can_be_resumed(tmp_path: Path) -> None:
     assert (tmp_path / "out" / JOURNAL_NAME).exists()
     pack(samples(False), tmp_path / "out", shard_size=80, resume=True)
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def test_options_that_the_source_does_not_take_are_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path\nimages/class0/0.jpg\n")
+    (tmp_path / "text.txt").write_text("a text")
+    text = {"tokenizer": "bytes"}
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        (folder, {"max_unzipped_bytes": 1}, "a tar or a folder of .npz files, and .* is not one"),
+        ([1.0, 2.0], {"max_unzipped_bytes": 1}, "a tar or a folder of .npz files"),
+        (tmp_path / "list.csv", {"max_unzipped_bytes": 1}, "a tar or a folder of .npz files"),
+        (tmp_path / "list.csv", {"split": "train"}, "only for datasets on the Hub"),
+        (pa.table({"x": [1]}), {"split": "train"}, "a dataset on the Hugging Face Hub"),
+        (pa.table({"x": [1]}), {"roots": ["."]}, "a list of images or a save_to_disk directory"),
+        (FolderDataset(folder), {"config": "a"}, "is open already: pass config to fastio.open"),
+        (tmp_path / "text.txt", text | {"split": "train"}, "is packed with a tokenizer"),
+        (tmp_path / "text.txt", text | {"roots": ["."]}, "is packed with a tokenizer"),
+        (tmp_path / "text.txt", text | {"max_unzipped_bytes": 1}, "is packed with a tokenizer"),
+        (tmp_path / "text.txt", text | {"filters": [("x", ">", 1)]}, "is packed with a tokenizer"),
+    ]
+    for source, options, reason in refused:
+        with pytest.raises(OptionError, match=reason):
+            pack(source, tmp_path / "out", **options)
+        assert not (tmp_path / "out").exists()

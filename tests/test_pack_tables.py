@@ -298,10 +298,11 @@ def test_statistics_leave_out_nulls_and_nan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"codec": "jpeg"}, "codec cannot be used with tables"),
-        ({"quality": 90}, "quality cannot be used with tables"),
-        ({"max_side": 90}, "max_side cannot be used with tables"),
-        ({"on_error": "skip"}, "on_error cannot be used with tables"),
+        ({"codec": "jpeg"}, "codec can only be used with images, and Table has only the fields"),
+        ({"quality": 90}, "quality can only be used with images"),
+        ({"max_side": 90}, "max_side can only be used with images"),
+        ({"max_pixels": 90}, "max_pixels can only be used with images"),
+        ({"on_error": "skip"}, "on_error='skip' cannot be used with tables"),
     ],
 )
 def test_options_about_images_are_refused(tmp_path: Path, options: Any, part: str) -> None:

@@ -557,7 +557,7 @@ def test_samples_that_are_no_text_are_named(tmp_path: Path) -> None:
         fastio.pack(failing(), tmp_path / "out", tokenizer="bytes")
     with pytest.raises(SchemaError, match="sample 1 of list is of type int"):
         fastio.pack(["a", 5], tmp_path / "out", tokenizer="bytes")
-    with pytest.raises(OptionError, match="codec cannot be used with tables"):
+    with pytest.raises(OptionError, match="codec can only be used with images"):
         fastio.pack(["a"], tmp_path / "out", tokenizer="bytes", codec="jpeg")
 
 

@@ -411,6 +411,11 @@ def test_a_pack_from_the_cache_names_what_it_cannot_do(tmp_path: Path) -> None:
     for options in ({"codec": "jpeg"}, {"codebook": "train"}, {"max_side": 32}):
         with pytest.raises(fastio.OptionError, match="from_cache can only be used with"):
             fastio.pack(folder, tmp_path / "copied", from_cache=tmp_path / "cache", **options)
+    (tmp_path / "list.csv").write_text("path\n" + "\n".join(map(str, folder.rglob("*.jpg"))))
+    with open_loader(folder, tmp_path / "cache") as loader:
+        next(iter(loader))
+    with pytest.raises(fastio.OptionError, match="from_cache can only be used with a local folder"):
+        fastio.pack(tmp_path / "list.csv", tmp_path / "copied", from_cache=tmp_path / "cache")
 
 
 def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typer import BadParameter
 
 from fastio.cli.command import Given, Output, Written, command
 from fastio.cli.common import check_there
-from fastio.diagnose.options import Use
+from fastio.diagnose.options import Use, check_used
 from fastio.shown import stderr_is_terminal
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ def doctor(
             param_hint="--stats",
         )
     use = Use(**given, storage_options=storage_options or {})
+    if stats is not None:
+        check_used(use, {"model_rate"}, "cannot be used with --stats, of a loader that ran")
+    elif data is None:
+        unused = {"pipeline", "cache", "storage_options"}
+        used = {each.name for each in fields(use)} - unused
+        check_used(use, used, "needs DATA: without it, only the machine is examined")
     check_there(data)
     # Imported after the checks, because importing torch takes a second.
     from fastio.diagnose import diagnose, expected

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from fastio.cli.command import EXIT_FAILED, Given, Output, command
+from fastio.errors import OptionError
 from fastio.pack.progress import progress_bar
 from fastio.runtime.sizes import counted, size_text
 from fastio.sources import Findings, check
@@ -25,6 +26,8 @@ def verify(given: Given, quiet: bool = False) -> Output:
     Args:
         quiet: Print no progress bar; print damage only.
     """
+    if given["max_pixels"] is not None and not given["deep"]:
+        raise OptionError("max_pixels needs deep (--deep): otherwise no image is decoded")
     found = check(**given, progress=partial(progress_bar, shown=not quiet))
     well = found.all_well
     text = [_all_well(found)] if well else []

@@ -16,8 +16,8 @@ MLPerf results: figures and definition of utilisation are the same, the program 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal
 
 from fastio.errors import OptionError
@@ -224,3 +224,44 @@ def _keep_local(options: Options | Use, name: str) -> None:
     given = getattr(options, name)
     if given is not None:
         object.__setattr__(options, name, local_only(given, name))
+
+
+def check_used(options: Options | Use, used: Collection[str], why: str) -> None:
+    """Raises OptionError if an option has another value than its default and is not used.
+
+    Args:
+        options: the options.
+        used: the names of those that are used.
+        why: the end of the message, after the name of an option.
+    """
+    for each in fields(options):
+        made = each.default_factory
+        default = each.default if made is MISSING else made()
+        if each.name not in used and getattr(options, each.name) != default:
+            raise OptionError(f"{each.name} {why}")
+
+
+def check_applies(
+    options: Options | Use, data: str, *, images: bool, tokens: bool, remote: bool
+) -> None:
+    """Raises OptionError if an option is for another kind of data.
+
+    Args:
+        options: the options.
+        data: the path or URL of the data.
+        images, tokens: whether images are decoded, and whether windows of tokens are read.
+        remote: whether it is behind a URL.
+    """
+    of_kinds = (
+        (images, ("crop", "pipeline"), "images", "has no images that a loader decodes"),
+        (tokens, ("length",), "tokens", "has none"),
+        (remote, ("cache", "storage_options"), "URLs", "is not one"),
+    )
+    every = {each.name for each in fields(options)}
+    for applies, names, kind, lacks in of_kinds:
+        if not applies:
+            check_used(
+                options,
+                every.difference(names),
+                f"can only be used with {kind}, and {data} {lacks}",
+            )

@@ -28,6 +28,7 @@ from fastio.pack.lists import lists_urls
 from fastio.pack.packer import Packer, UnitRunner
 from fastio.pack.process_units import ProcessUnits
 from fastio.pack.ray_engine import RayRunner
+from fastio.pack.refusals import check_image_options
 from fastio.pack.remote import open_destination
 from fastio.pack.row_sources import RowSource
 from fastio.pack.samples import SampleEncoder, SampleOptions
@@ -313,16 +314,19 @@ def pack(
     with source.reading() if isinstance(source, Source) else nullcontext():
         if base is not None:
             source = with_numbers_of(base, source)
+        of_images: dict[str, Any] = {"codec": codec, "codebook": codebook, "quality": quality}
+        of_images |= {"max_side": max_side, "max_pixels": max_pixels, "from_cache": from_cache}
         if isinstance(source, RowSource) and not source.of_samples:
-            refused: dict[str, Any] = {"codec": codec, "codebook": codebook, "quality": quality}
-            refused |= {"max_side": max_side, "from_cache": from_cache}
+            check_image_options(source.name, source.schema, of_images)
             if on_error == "skip" and not source.can_skip:
-                refused["on_error"] = on_error
-            for option, value in refused.items():
-                if value is not None:
-                    raise OptionError(
-                        f"{option} cannot be used with tables, and {source.name} is one"
-                    )
+                raise OptionError(
+                    f"on_error='skip' cannot be used with tables, and {source.name} is one"
+                )
+        if cache is not None and not (isinstance(source, Source) and source.recodes):
+            raise OptionError(
+                "from_cache can only be used with a local folder of images, tars, and data of the "
+                f"datasets package, and {source.name} is not one"
+            )
         make_encoder = partial(_encoder_of, source, options)
         encoder = make_encoder(options.workers)
         runner: UnitRunner | None = None

@@ -149,6 +149,7 @@ class Source:
         processes: Worker processes that can read the source; None if there are none.
         limits: (max_pixels, number of rows) of each dataset in the source, if each image has the
             limit of its own dataset; empty if all images have the limit of the pack.
+        recodes: Whether its images may be copied from the cache that was given.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Source:
     named: Callable[[], Iterator[Item]] | None = None
     processes: SourceProcesses | None = None
     limits: Sequence[tuple[int, int]] = ()
+    recodes: bool = False
 
     def sample(self, count: int) -> Iterator[Item]:
         """Yields up to `count` samples, such that the first of them are evenly spread, too."""

@@ -1,15 +1,67 @@
-"""What a pack may not do at a destination, because of what or where it is."""
+"""What a pack may not do, because of what its source or its destination is."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sized
 from typing import Any
 
 from fastio.errors import DatasetExists, OptionError, PackConflict, PackError
 from fastio.pack.journal import APPEND_TO, differences
 from fastio.pack.names import is_task_output_name
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest
+from fastio.schema import Schema
+from fastio.sources import Options
+from fastio.sources.registry import kind_of
+
+# The options that only some sources have, and what these are.
+_TABLES = "tables (Parquet, Arrow, CSV, JSONL)"
+_HUB = "a dataset on the Hugging Face Hub, or a local folder with its layout"
+_ONLY = {
+    **dict.fromkeys(("columns", "groups", "dtypes", "nulls", "filters"), _TABLES),
+    "roots": "a list of images or a save_to_disk directory",
+    "max_unzipped_bytes": "a tar or a folder of .npz files",
+    "split": _HUB,
+    "config": _HUB,
+}
+TABLE_OPTIONS = frozenset(name for name, what in _ONLY.items() if what is _TABLES)
+
+
+def check_source_options(
+    src: Any, takes: Collection[str], data: Options, *, text: bool = False
+) -> None:
+    """Raises OptionError if an option was given that this source does not take.
+
+    Args:
+        src: The source as it was given.
+        takes: The names of the options that it takes, of those that only some sources have.
+        data: The options that were given.
+        text: Whether the source is packed with a tokenizer.
+    """
+    for option, what in _ONLY.items():
+        given = getattr(data, option)
+        if given is None or (isinstance(given, Sized) and not len(given)) or option in takes:
+            continue
+        name = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
+        other = "is packed with a tokenizer" if text else "is not one"
+        if kind_of(src) is not None:
+            other = f"is open already: pass {option} to fastio.open instead"
+        raise OptionError(f"{option} can only be used with {what}, and {name} {other}")
+
+
+def check_image_options(source: str, schema: Schema, given: Mapping[str, Any]) -> None:
+    """Raises OptionError if options of images are given for a source that has no images.
+
+    Args:
+        source, schema: The name and fields of the source.
+        given: The options of images; None for those that were not given.
+    """
+    for option, value in given.items():
+        if value is not None and not schema.pictured:
+            raise OptionError(
+                f"{option} can only be used with images, and {source} has only the fields "
+                f"{', '.join(schema.fields)}"
+            )
 
 
 def not_for_paths(dst: str | os.PathLike[str]) -> OptionError:

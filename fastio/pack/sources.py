@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio.cache import Cache
-from fastio.errors import DatasetNotFound, OptionError, PackError, SchemaError, SourceNotFound
+from fastio.errors import DatasetNotFound, PackError, SchemaError, SourceNotFound
 from fastio.pack.cells import infer_schema
 from fastio.pack.files import open_array_folder
 from fastio.pack.images import PillowFile
@@ -23,6 +23,7 @@ from fastio.pack.iterables import iterated_source
 from fastio.pack.joined import JoinedRows
 from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_file, list_source
 from fastio.pack.objects import call_with_source, indexed_source, is_indexed
+from fastio.pack.refusals import TABLE_OPTIONS, check_source_options
 from fastio.pack.row_sources import RowSource, column_source, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents
@@ -42,8 +43,10 @@ from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
 from fastio.sources.registry import as_rows, kind_of, opened_from, why_nothing
 from fastio.sources.table.opening import Opened
+from fastio.sources.tar.kind import TARS
 from fastio.store import OBJECTS_AT_ONCE, is_remote
 
+_UNZIPPED = "max_unzipped_bytes"
 _ROWS_AT_ONCE = 256
 _LEAST_PROCESSES = 4  # with fewer cores, threads are as fast
 _AHEAD_BYTES = 64 << 20  # of objects of a store that are read at once
@@ -77,15 +80,18 @@ def open_source(
         SchemaError: The samples cannot be stored, or do not fit the schema.
     """
     if tokens.tokenizer is not None:
-        if data.filters is not None:
-            raise OptionError("filters can be used with tables, but not with a tokenizer")
+        check_source_options(src, TABLE_OPTIONS - {"filters"}, data, text=True)
         if schema is not None:
             raise SchemaError(
                 "schema cannot be used with text: choose columns with columns, and their types "
                 "with dtypes"
             )
         return open_documents(src, tokens, data.tables)
-    opened = open_memory(src, data.filters) or _open_kind(src, schema, data, skip_damaged, workers)
+    opened: Source | RowSource | Opened | None = open_memory(src, data.filters)
+    if opened is None:
+        opened = _open_kind(src, schema, data, skip_damaged, workers)
+    else:
+        check_source_options(src, TABLE_OPTIONS, data)
     if not isinstance(opened, Opened):
         return opened
     if schema is not None:
@@ -113,8 +119,9 @@ def _open_kind(
     src: Any, schema: Schema | None, data: Options, skip_damaged: bool, workers: int
 ) -> Source | RowSource | Opened:
     """Returns the samples or tables of data that the registry knows, or that only packing reads."""
-    of_columns = bool(data.tables) or data.filters is not None
-    if not of_columns and _is_list(src, schema):
+    others = (data.filters, data.split, data.config)
+    if not data.tables and all(each is None for each in others) and _is_list(src, schema):
+        check_source_options(src, {"roots"}, data)
         return list_source(os.fspath(src), schema, data.roots, data.storage_options)
     kind = kind_of(src)
     found = find(src, data) if kind is None else Found(kind, src, data, src)
@@ -127,17 +134,20 @@ def _open_kind(
         of_rows = schema is None and (columns or type(src) is not tuple)
         rows = _columns_of(found, src) if of_rows else None
         if rows is not None:
-            _check_wanted(src, of_columns, frozenset(), data)
+            check_source_options(src, (), data)
             return rows
         if not columns:
             # Its samples show which fields are images: PIL images and tensors (C, H, W).
             found, workers = None, 1
-    takes = found.kind.options if found is not None and kind is None else frozenset()
-    _check_wanted(src, of_columns, takes, data)
+    takes = {"split", "config"} if kind is None else set()  # of the files that were found
+    if found is not None and kind is None:
+        takes |= found.kind.options if found.kind is TARS else found.kind.options - {_UNZIPPED}
+    arrays = None
     if found is None or found.kind in (IMAGE_FOLDER, SOUND_FOLDER):
         arrays = open_array_folder(src, schema, data.max_unzipped_bytes)
-        if arrays is not None:
-            return arrays
+    check_source_options(src, takes if arrays is None else {*takes, _UNZIPPED}, data)
+    if arrays is not None:
+        return arrays
     if found is None:
         return _open_samples(src, schema, data, workers)
     if found.kind is HUGGING_FACE and schema is not None and kind is None:
@@ -204,22 +214,6 @@ def _arrays_of(found: Found, src: Any) -> Rows | None:
     if not len(dataset) or infer_schema(samples[0], class_names(samples)) != dataset.schema:
         return None
     return dataset
-
-
-def _check_wanted(src: Any, of_columns: bool, takes: frozenset[str], data: Options) -> None:
-    """Checks that the options that are given are options of this kind of source."""
-    given = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
-    if of_columns and "columns" not in takes:
-        raise OptionError(
-            "columns, groups, dtypes, nulls and filters can only be used with tables "
-            f"(Parquet, Arrow, CSV, JSONL), and {given} is not one"
-        )
-    if data.roots is not None and "roots" not in takes:
-        raise OptionError(
-            "roots can only be used with a list of images or a save_to_disk directory: leave it out"
-        )
-    if data.max_unzipped_bytes is not None and kind_of(src) is not None:
-        raise OptionError("the tars are open: pass max_unzipped_bytes to fastio.open instead")
 
 
 def _name_of(src: Any, path: str) -> str:
@@ -434,7 +428,7 @@ def rows_source(
 
     source = source_of_rows(name, wanted, len(rows), read, named=named if separate else None)
     limits = [(part.max_pixels, len(part)) for part in rows.parts] if own_limits else ()
-    return replace(source, limits=limits)
+    return replace(source, limits=limits, recodes=bool(recoded))
 
 
 def image_lists(

@@ -86,7 +86,9 @@ class Options:
 
 # Options that every kind has.
 # The registry takes split and config itself, for hf:// URLs only.
-COMMON = frozenset({"storage_options", "max_pixels", "max_unzipped_bytes", "split", "config"})
+COMMON = frozenset({"storage_options", "split", "config"})
+# Those of kinds whose samples may be images, and compressed files or sounds.
+LIMITS = frozenset({"max_pixels", "max_unzipped_bytes"})
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def _check_file(dataset: FolderDataset, row: int) -> ShardCheck:
 
 def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
     sniff = partial(_sniff, number)
-    options = frozenset({"cache", "partitions"})
+    options = frozenset({"cache", "partitions", ("max_pixels", "max_unzipped_bytes")[number]})
     return Kind(key, name, (opener,), options, sniff, _opened, _describe, _check, _pack)
 
 

@@ -12,6 +12,7 @@ from fastio.errors import DatasetNotFound, PackError
 from fastio.packed import Dataset, check_images, is_dataset, is_half_written
 from fastio.runtime.cores import available_cores
 from fastio.sources.base import (
+    LIMITS,
     Findings,
     Found,
     Kind,
@@ -116,7 +117,7 @@ PACKED = Kind(
     "packed",
     "a packed dataset",
     (Dataset,),
-    frozenset({"cache", "resident", "version", "partitions"}),
+    LIMITS | {"cache", "resident", "version", "partitions"},
     _sniff,
     _open,
     _describe,

@@ -23,13 +23,25 @@ from fastio.diagnose.bench.subject import check_model, work_folder
 from fastio.diagnose.bench.training import check_classes
 from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.measured import Rung
-from fastio.diagnose.options import Options
+from fastio.diagnose.options import Options, check_used
 from fastio.errors import BenchError, OptionError
 from fastio.pack import pack
 from fastio.runtime.cores import available_cores
 from fastio.train import Options as TrainOptions
 from fastio.transforms import RandomErasing, TrivialAugmentWide
 
+_USED = (
+    "data",
+    "model",
+    "epochs",
+    "val",
+    "size",
+    "batch_size",
+    "pipeline",
+    "device",
+    "work",
+    "seed",
+)
 BATCH_SIZE = 64  # samples per step of all processes together
 
 
@@ -226,6 +238,7 @@ def _check(folder: Path, options: Options) -> None:
         raise OptionError(
             "a ladder has its own steps for amp, compile and channels_last: leave these options out"
         )
+    check_used(options, _USED, f"is not used by a ladder, but only {', '.join(_USED)}")
     images = image_folder(str(folder))
     batch_size = options.batch_size or BATCH_SIZE
     if len(images) < batch_size:

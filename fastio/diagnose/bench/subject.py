@@ -15,7 +15,7 @@ import torch
 from fastio.diagnose.device import Interval
 from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.imagesteps import ImageSteps
-from fastio.diagnose.options import Options
+from fastio.diagnose.options import Options, check_applies
 from fastio.diagnose.probes.data import facts_of, local_files
 from fastio.diagnose.probes.rates import temporary
 from fastio.errors import BenchError, OptionError, TrainError
@@ -170,6 +170,13 @@ class Subject:
                 )
             schema = dataset.schema
             data = facts_of(options.data, dataset)
+        check_applies(
+            options,
+            data.path,
+            images=bool(schema.image_fields),
+            tokens=bool(schema.token_fields),
+            remote=data.remote,
+        )
         if (options.baseline or options.epochs) and not schema.image_fields:
             raise OptionError(
                 f"--baseline and --epochs need images, and {options.data} has only "

@@ -16,7 +16,7 @@ from typing import Any
 
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.imagesteps import ImageSteps
-from fastio.diagnose.options import Use
+from fastio.diagnose.options import Use, check_applies
 from fastio.diagnose.probes.data import Context, look_at
 from fastio.diagnose.probes.machine import (
     CoreTimes,
@@ -46,6 +46,7 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
     Raises:
         SourceNotFound: there is nothing at the path that a loader takes.
         BenchError: the transforms of `use.pipeline` cannot be imported.
+        OptionError: an option does not apply to the data.
         FastioError: the data is damaged, or its store refuses access.
         TimeoutError: the store does not answer.
     """
@@ -54,6 +55,10 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
     if use.pipeline is not None:
         ImageSteps.named(use.pipeline)  # a mistake in it is an error, not a probe that failed
     data = None if path is None else look_at(path, use.storage_options)
+    if data is not None:
+        kind, remote = data.facts.kind, data.facts.remote
+        images = remote or kind not in ("tables", "tokens", "sounds")
+        check_applies(use, data.facts.path, images=images, tokens=True, remote=remote)
     facts = Facts(
         **attempts.each(
             {

@@ -11,6 +11,7 @@ from fastio.packed import ShardCheck
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources.base import (
+    LIMITS,
     Findings,
     Found,
     Kind,
@@ -112,7 +113,7 @@ HUGGING_FACE = Kind(
     "hugging_face",
     "data of the datasets package",
     (HuggingFaceDataset,),
-    COLUMN_OPTIONS | {"roots", "cache"},
+    COLUMN_OPTIONS | LIMITS | {"roots", "cache"},
     _sniff,
     _open,
     _describe,

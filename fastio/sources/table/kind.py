@@ -19,6 +19,7 @@ from fastio.runtime.cores import available_cores
 from fastio.runtime.threads import DaemonPool
 from fastio.schema import Field, Image, Images
 from fastio.sources.base import (
+    LIMITS,
     Findings,
     Found,
     Kind,
@@ -328,7 +329,7 @@ TABLES = Kind(
     "tables",
     "table files (Parquet, Arrow, CSV, JSONL)",
     (TableSamples,),
-    COLUMN_OPTIONS | {"images"},
+    COLUMN_OPTIONS | LIMITS | {"images"},
     _sniff,
     _open,
     _describe,

@@ -23,6 +23,7 @@ from fastio.runtime.cores import available_cores
 from fastio.runtime.memory import MAX_PIXELS
 from fastio.schema import Image
 from fastio.sources.base import (
+    LIMITS,
     Findings,
     Found,
     Images,
@@ -202,7 +203,7 @@ TARS = Kind(
     "tars",
     "tars",
     (TarDataset,),
-    frozenset({"cache", "fields", "incomplete", "partitions"}),
+    LIMITS | {"cache", "fields", "incomplete", "partitions"},
     _sniff,
     _open,
     _describe,

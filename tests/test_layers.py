@@ -64,7 +64,7 @@ OWNERS = {
         "sources.table.parquet",
         "sources.table.data",
         "sources.table.reading",
-        "views.segments",
+        "views.window_layout",
         "order",
         "recoded",
         "engine",

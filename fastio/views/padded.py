@@ -16,11 +16,10 @@ from fastio.order.buckets import Buckets
 from fastio.packed import Dataset
 from fastio.packed.grouping import starts_of
 from fastio.packed.layout import FieldKind, FixedWidth, RaggedRows, Ranges, ShardExtents, TableField
-from fastio.packed.rows import Rows
 from fastio.packed.shard import ShardReader
 from fastio.schema import Array, Field, Schema, is_fixed_width
 from fastio.shown import without_secrets
-from fastio.views.base import View, part_of
+from fastio.views.base import View, check_options, part_of
 from fastio.views.documents import Documents, readers
 
 _INPUTS, _MASK = "input_ids", "attention_mask"
@@ -41,14 +40,10 @@ class _Options:
     dtype: Literal["int32", "int64"] = "int64"
 
     def __post_init__(self) -> None:
-        for name in ("max_length", "multiple_of"):
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= 1 << 24:
-                raise TransformError(f"TokenPad: {name} must be from 1 to {1 << 24}, got {value!r}")
+        lengths = {"max_length": self.max_length, "multiple_of": self.multiple_of}
+        check_options("TokenPad", lengths, self.dtype)
         if type(self.pool) is not int or self.pool < 0:
             raise TransformError(f"TokenPad: pool must be at least 0, got {self.pool!r}")
-        if self.dtype not in ("int32", "int64"):
-            raise TransformError(f"dtype must be 'int32' or 'int64', got {self.dtype!r}")
 
     def length(self, longest: int) -> int:
         """Returns the length of a batch whose longest document has `longest` tokens."""
@@ -56,7 +51,7 @@ class _Options:
         return min(rounded, self.max_length)
 
 
-class TokenPad(Rows, View):
+class TokenPad(View):
     """A dataset of documents that are padded to the longest of their batch, for fine-tuning.
 
         documents = fastio.TokenPad("tokens/", 512, pool=50)
@@ -112,14 +107,13 @@ class TokenPad(Rows, View):
         found = Documents.of(dataset, "TokenPad")
         try:
             self._options = _Options(max_length, multiple_of, pad, pool, dtype)
-            self.field, tokens = found.field(field, "TokenPad")
+            self.field, _ = found.field(field, "TokenPad")
             self.path = found.path
             self.schema = self._padded_schema(found.parts[0].schema)
         except BaseException:
             found.close()
             raise
         self._documents, self.dataset, self.max_length = found, found.source, max_length
-        self._item = np.dtype(tokens.dtype).itemsize
         self.picked = found.picked
         # A part reads whole shards, so a view with picked rows cannot be its own part.
         alone = len(found.parts) == 1 and found.picked is None
@@ -213,11 +207,6 @@ class TokenPad(Rows, View):
         new = {_INPUTS: inputs, _MASK: mask}
         return {name: new[name] if name in new else row[name] for name in self.fields}
 
-    @property
-    def packed(self) -> Dataset | None:
-        """The packed dataset; None if there are several."""
-        return self._documents.parts[0] if len(self._documents.parts) == 1 else None
-
     def shard_bounds(self) -> NDArray[np.int64] | None:
         """Returns the first row of each shard and the number of rows, int64 (shards + 1,)."""
         return self._documents.parts[0].shard_bounds()
@@ -236,7 +225,9 @@ class TokenPad(Rows, View):
 
     def fixed_columns(self, fields: Sequence[str]) -> PaddedLayout:
         """Returns where the tokens, and those of `fields` that have one size, lie."""
-        return PaddedLayout(self, fields)
+        packed = self.packed
+        assert packed is not None
+        return PaddedLayout(packed, self.field, self._options, self.schema, fields)
 
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> Mapping[str, Any]:
         """Returns the values of other fields than the tokens, for rows int64 (n,) in any order."""
@@ -251,10 +242,6 @@ class TokenPad(Rows, View):
         part, row = part_of(self, row)
         packed: Dataset = part._documents.parts[0]
         return packed.sample_name(row)
-
-    def close(self) -> None:
-        """Closes the dataset if it was opened here, from a path or URL."""
-        self._documents.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"field": self.field, **asdict(self._options)}
@@ -285,29 +272,6 @@ class TokenPad(Rows, View):
         tokens = [np.count_nonzero(each[_MASK], axis=1).max(initial=0) for each in arrays]
         length = self._options.length(int(max(tokens)))
         return [_cut(part, length) for part in parts]
-
-    def token_extents(self, reader: ShardReader) -> ShardExtents:
-        """Returns where a shard's tokens lie, and which of them make up which row.
-
-        Raises:
-            ShardCorrupt: the tokens are not there.
-        """
-        starts, _ = reader.tokens(self.field)
-        lengths = np.minimum(np.diff(starts), self.max_length).astype(np.int32)
-        there = lengths > 0  # an empty document has a row, but no segment
-        segments = starts_of(there), np.ascontiguousarray(starts[:-1][there]), lengths[there]
-        return ShardExtents([reader.extent(self.field)], segments)
-
-    def token_fields(self, column: int) -> list[TableField]:
-        """Returns `input_ids` and `attention_mask` as fields of a column of tokens."""
-        how, nbytes = self._options, self.max_length * self._item
-        shape = (how.max_length,)
-        return [
-            TableField(
-                _INPUTS, shape, how.dtype, column, 0, nbytes, FieldKind.INPUTS, self._item, how.pad
-            ),
-            TableField(_MASK, shape, how.dtype, column, 0, nbytes, FieldKind.MASK, self._item, 0),
-        ]
 
 
 class _Lengths:
@@ -355,16 +319,23 @@ def _cut(batch: Mapping[str, Any], length: int) -> dict[str, Any]:
 class PaddedLayout:
     """Where padded tokens and fixed-width fields lie; see `packed.layout.Layout`."""
 
-    def __init__(self, padded: TokenPad, names: Sequence[str]) -> None:
-        packed = padded.packed
-        assert packed is not None
-        self.dataset = packed
-        self._padded = padded
-        kinds = padded.schema.fields
+    def __init__(
+        self, packed: Dataset, field: str, options: _Options, schema: Schema, names: Sequence[str]
+    ) -> None:
+        self.dataset, self._field, self._most = packed, field, options.max_length
+        kinds = schema.fields
         others = [n for n in names if n not in (_INPUTS, _MASK) and is_fixed_width(kinds[n])]
         self._fixed = FixedWidth(packed, others)
-        column = len(self._fixed.strides)
-        self.fields = [*self._fixed.fields, *padded.token_fields(column)]
+        item = np.dtype(packed.schema.fields[field].dtype).itemsize  # type: ignore[union-attr]
+        lie = len(self._fixed.strides), 0, self._most * item  # the tokens are the last column
+        made = {_INPUTS: (FieldKind.INPUTS, options.pad), _MASK: (FieldKind.MASK, 0)}
+        self.fields = [
+            *self._fixed.fields,
+            *(
+                TableField(name, (self._most,), options.dtype, *lie, kind, item, fill)
+                for name, (kind, fill) in made.items()
+            ),
+        ]
         self.strides = [*self._fixed.strides, 0]
         self.first_row = self._fixed.first_row
 
@@ -373,16 +344,22 @@ class PaddedLayout:
         return number
 
     def extents(self, number: int, reader: ShardReader) -> ShardExtents:
-        """Returns where the columns lie in a shard's file."""
-        tokens = self._padded.token_extents(reader)
+        """Returns where the columns lie in a shard's file, and which tokens make up which row.
+
+        Raises:
+            ShardCorrupt: the tokens are not there.
+        """
+        starts, _ = reader.tokens(self._field)
+        lengths = np.minimum(np.diff(starts), self._most).astype(np.int32)
+        there = lengths > 0  # an empty document has a row, but no segment
+        segments = starts_of(there), np.ascontiguousarray(starts[:-1][there]), lengths[there]
         fixed = self._fixed.extents(number, reader)
-        return ShardExtents([*fixed.columns, *tokens.columns], tokens.segments)
+        return ShardExtents([*fixed.columns, reader.extent(self._field)], segments)
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
         """Returns where rows [first, last) of a shard lie in its file."""
-        field = self._padded.field
-        starts, flat = reader.tokens(field)
+        starts, flat = reader.tokens(self._field)
         begin, end = (int(starts[row]) * flat.itemsize for row in (first, last))
-        offset = reader.extent(field)[0]
+        offset = reader.extent(self._field)[0]
         fixed = self._fixed.ranges(number, reader, first, last)
         return [*fixed, (offset + begin, end - begin)]

@@ -9,13 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio import _native
 from fastio.errors import TransformError
 from fastio.packed import Dataset
 from fastio.packed.grouping import starts_of
 from fastio.packed.layout import FieldKind, Ranges, Segments, ShardExtents, TableField
 from fastio.packed.shard import ShardReader
+from fastio.views.base import check_options
 from fastio.views.documents import readers
-from fastio.views.segments import best_fit_segments, contiguous_segments
 
 Packing = Literal["contiguous", "best-fit"]
 
@@ -47,11 +48,8 @@ class WindowOptions:
     ignore: int = -100
 
     def __post_init__(self) -> None:
-        for name, value in (("length", self.length), ("stride", self.step)):
-            if type(value) is not int or not 1 <= value <= 1 << 24:
-                raise TransformError(
-                    f"TokenWindows: {name} must be from 1 to {1 << 24}, got {value!r}"
-                )
+        lengths = {"length": self.length, "stride": self.step}
+        check_options("TokenWindows", lengths, self.dtype)
         if self.packing not in ("contiguous", "best-fit"):
             raise TransformError(
                 f"packing must be 'contiguous' or 'best-fit', got {self.packing!r}"
@@ -60,8 +58,6 @@ class WindowOptions:
             raise TransformError(
                 "stride cannot be used with best-fit windows, where each document occurs once"
             )
-        if self.dtype not in ("int32", "int64"):
-            raise TransformError(f"dtype must be 'int32' or 'int64', got {self.dtype!r}")
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -263,7 +259,7 @@ class WindowLayout:
         segments = self._best_fit.get(shard)
         if segments is None:
             begins, own = self._documents(shard, reader)
-            segments = self._placed(best_fit_segments(own, self.options.length), begins, own)
+            segments = self._placed(_best_fit_segments(own, self.options.length), begins, own)
             self._best_fit[shard] = segments
         return segments
 
@@ -273,7 +269,7 @@ class WindowLayout:
             return self._fit(self.shard(number), reader)
         begins, own = self._documents(self.shard(number), reader)
         count = int(self.first_row[number + 1] - self.first_row[number])
-        return self._placed(contiguous_segments(own, count, how.step, how.span), begins, own)
+        return self._placed(_contiguous_segments(own, count, how.step, how.span), begins, own)
 
     def _by_document(self, parts: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Returns a window made of parts of documents."""
@@ -297,3 +293,53 @@ class WindowLayout:
                 found[name][begin:end] = values[name]
             begin = end
         return found
+
+
+def _contiguous_segments(starts: NDArray[np.int64], windows: int, step: int, span: int) -> Segments:
+    """Returns the parts of documents in windows that follow one another.
+
+    Args:
+        starts: int64 (documents + 1,), the first token of each document, and the number of tokens.
+        windows: number of windows.
+        step: number of tokens from one window to the next.
+        span: number of tokens of a window.
+    """
+    first_token = np.arange(windows, dtype=np.int64) * step
+    filled = starts[np.append(np.diff(starts) > 0, True)]  # where documents begin that have tokens
+    first = np.searchsorted(filled, first_token, side="right") - 1
+    last = np.searchsorted(filled, first_token + span, side="left")  # one behind the last document
+    counts = last - first
+    begin = starts_of(counts)
+    window = np.repeat(np.arange(windows), counts)
+    document = np.arange(begin[-1]) - begin[window] + first[window]
+    start = np.maximum(filled[document], first_token[window])
+    end = np.minimum(filled[document + 1], first_token[window] + span)
+    return begin, start, (end - start).astype(np.int32)
+
+
+def _best_fit_segments(starts: NDArray[np.int64], length: int) -> Segments:
+    """Returns the parts of whole documents in windows, packed by best-fit decreasing.
+
+    Documents longer than a window are cut into parts of its length and a rest. Windows, and the
+    parts in each, are in the order of their first documents.
+
+    Args:
+        starts: int64 (documents + 1,), the first token of each document, and the number of tokens.
+        length: number of tokens of a window.
+    """
+    sizes = np.diff(starts)
+    parts = -(-sizes // length)
+    document = np.repeat(np.arange(len(sizes)), parts)
+    within = np.arange(len(document)) - np.repeat(np.cumsum(parts) - parts, parts)
+    start = starts[:-1][document] + within * length
+    sizes_of_parts = np.minimum(sizes[document] - within * length, length).astype(np.int32)
+    window = _native.best_fit(sizes_of_parts, length)
+    # The algorithm places the longest documents first, and numbers windows in the order in which it
+    # opens them. They are numbered again, by their first documents.
+    _, first_part, window = np.unique(window, return_index=True, return_inverse=True)
+    rank = np.empty(len(first_part), np.int64)
+    rank[np.argsort(first_part, kind="stable")] = np.arange(len(first_part))
+    window = rank[window]
+    order = np.argsort(window, kind="stable")
+    begin = starts_of(np.bincount(window, minlength=len(first_part)))
+    return begin, start[order], sizes_of_parts[order]

@@ -12,8 +12,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import TransformError
-from fastio.packed import Dataset
-from fastio.packed.rows import Rows
 from fastio.schema import Array, Schema
 from fastio.shown import without_secrets
 from fastio.views.base import View, part_of
@@ -21,7 +19,7 @@ from fastio.views.documents import Documents
 from fastio.views.window_layout import Packing, WindowLayout, WindowOptions
 
 
-class TokenWindows(Rows, View):
+class TokenWindows(View):
     """A dataset whose rows are windows of `length` tokens, for training language models.
 
         windows = fastio.TokenWindows("tokens/", 2048)
@@ -176,11 +174,6 @@ class TokenWindows(Rows, View):
             raise TypeError(f"{self!r} consists of several datasets: use its parts")
         return self._layout
 
-    @property
-    def packed(self) -> Dataset | None:
-        """The packed dataset with the documents; None if there are several."""
-        return None if self._layout is None else self._layout.dataset
-
     def shard_bounds(self) -> NDArray[np.int64]:
         """Returns the first window of each shard and the number of windows, int64 (shards + 1,)."""
         return self._one_layout.shard_bounds()
@@ -204,10 +197,6 @@ class TokenWindows(Rows, View):
         layout = part._one_layout
         number, local = layout.locate(row)
         return f"{layout.dataset.manifest.name(layout.shard(number))} window {local}"
-
-    def close(self) -> None:
-        """Closes the dataset if it was opened here, from a path or URL."""
-        self._documents.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"field": self.field, **asdict(self._options)}

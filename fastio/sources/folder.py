@@ -27,7 +27,7 @@ from fastio.packed.rows import Rows
 from fastio.packed.sample_errors import of_sample
 from fastio.runtime.files import check_file, read_file, walk
 from fastio.runtime.texts import Computed, Texts
-from fastio.schema import Bytes, Image, Scalar, Schema
+from fastio.schema import Bytes, Field, Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.stored_files import StoredFiles, of_urls
 from fastio.store import Store, absolute_path, is_remote
@@ -98,14 +98,8 @@ class FolderDataset(Remote):
             before = len(relative)
             relative += _find_files(root, name, tuple(extensions))
             counts.append(len(relative) - before)
-        empty = [name for name, count in zip(classes, counts, strict=True) if not count]
-        if empty:
-            raise SourceNotFound(
-                f"Found no valid file for the classes {', '.join(empty)} in {root}. Supported "
-                f"extensions are: {', '.join(extensions)}"
-            )
-        labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-        self._fill(root, PathTable(root, relative), labels, tuple(classes))
+        labels = class_labels(root, classes, counts, extensions)
+        self._fill(root, PathTable(root, relative), labels, classes)
 
     @classmethod
     def from_samples(
@@ -138,12 +132,11 @@ class FolderDataset(Remote):
         if not samples:
             raise SourceNotFound("the list of samples is empty")
         self = cls.__new__(cls)
-        labels = np.array([label for _, label in samples], dtype=np.int64)
+        labels = np.array([label for _, label in samples], np.int64) if labelled else None
         names = [name for name, _ in samples]
+        self.upright = upright
         if is_remote(names[0]):
-            self.upright = upright
-            self._fill_stored(of_urls(names, storage_options), labels, tuple(classes))
-            self.schema = _schema(self.field, labelled, tuple(classes))
+            self._fill_stored(of_urls(names, storage_options), labels, classes)
             return self
         # Names relative to one folder take less memory, and copies of the folder count as the same
         # data.
@@ -153,25 +146,29 @@ class FolderDataset(Remote):
         else:
             names = [name if os.path.isabs(name) else absolute_path(name) for name in names]
             paths = PathTable("", names)
-        self._fill(path, paths, labels, tuple(classes))
-        self.schema = _schema(self.field, labelled, tuple(classes))
-        self.upright = upright
+        self._fill(path, paths, labels, classes)
         return self
 
     def _fill(
-        self, path: str, paths: PathTable, labels: NDArray[np.int64], classes: tuple[str, ...]
+        self, path: str, paths: PathTable, labels: NDArray[np.int64] | None, classes: Sequence[str]
     ) -> None:
+        """Sets the files, and the fields: a tuple of a file and a label, or only the file."""
+        labelled = labels is not None
         self.path = absolute_path(path)
         self.paths = paths
-        self.labels = labels
-        self.schema = _schema(self.field, True, classes)
+        self.labels = np.zeros(len(paths), np.int64) if labels is None else labels
+        fields: dict[str, Field] = {self.field: Image() if self.field == "image" else Bytes()}
+        if labelled:
+            fields["label"] = Scalar("int64")
+        named = tuple(classes) if labelled else ()
+        self.schema = Schema(fields, "tuple" if labelled else "single", named or None)
         digest = xxhash.xxh3_64(paths.names.digest())
-        digest.update(labels.tobytes())
+        digest.update(self.labels.tobytes())
         digest.update("\0".join(classes).encode("utf-8", "surrogateescape"))
         self._fingerprint = digest.hexdigest()
 
     def _fill_stored(
-        self, stored: StoredFiles, labels: NDArray[np.int64], classes: tuple[str, ...]
+        self, stored: StoredFiles, labels: NDArray[np.int64] | None, classes: Sequence[str]
     ) -> None:
         self.stored, self.separate = stored, True
         url = stored.store.url
@@ -195,9 +192,7 @@ class FolderDataset(Remote):
             classes: the classes' names.
         """
         self = cls.__new__(cls)
-        numbers = np.zeros(len(stored.objects), np.int64) if labels is None else labels
-        self._fill_stored(stored, numbers, tuple(classes))
-        self.schema = _schema(cls.field, labels is not None, tuple(classes))
+        self._fill_stored(stored, labels, classes)
         return self
 
     def describe(self, table: Rows, schema: Schema) -> None:
@@ -342,12 +337,21 @@ class FolderDataset(Remote):
         self.stored.read_through(staged)
 
 
-def _schema(field: str, labelled: bool, classes: tuple[str, ...]) -> Schema:
-    """Returns the fields of samples: a tuple of a file and a label, or only the file."""
-    kind: Image | Bytes = Image() if field == "image" else Bytes()
-    if labelled:
-        return Schema({field: kind, "label": Scalar("int64")}, "tuple", classes or None)
-    return Schema({field: kind}, "single")
+def class_labels(
+    root: str, classes: Sequence[str], counts: Sequence[int], extensions: Sequence[str]
+) -> NDArray[np.int64]:
+    """Returns the number of the class of each file, given the number of files of each class.
+
+    Raises:
+        SourceNotFound: a class has no files. The message names the folder `root`.
+    """
+    empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+    if empty:
+        raise SourceNotFound(
+            f"Found no valid file for the classes {', '.join(empty)} in {root}. Supported "
+            f"extensions are: {', '.join(extensions)}"
+        )
+    return np.repeat(np.arange(len(classes), dtype=np.int64), counts)
 
 
 def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
@@ -423,8 +427,7 @@ class AudioFolder(FolderDataset):
         if not names:
             super().__init__(root, AUDIO_EXTENSIONS)
             return
-        self._fill(root, PathTable(root, names), np.zeros(len(names), np.int64), ())
-        self.schema = _schema(self.field, False, ())
+        self._fill(root, PathTable(root, names), None, ())
 
     def row_key(self, row: int) -> str:
         """Returns the path of a row's file, and its size and time if there is one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -34,6 +33,7 @@ from fastio.sources.folder import (
     IMG_EXTENSIONS,
     AudioFolder,
     FolderDataset,
+    class_labels,
     folder_extension,
 )
 from fastio.sources.listed import ListedFiles
@@ -45,14 +45,7 @@ _EXTENSIONS = (IMG_EXTENSIONS, AUDIO_EXTENSIONS)
 _PAGES_LOOKED_AT = 20
 
 
-@dataclass(frozen=True)
-class _Urls:
-    """A list of URLs of image or sound files."""
-
-    urls: tuple[str, ...]
-
-
-Parts = str | Store | _Urls | ListedFiles
+Parts = str | Store | tuple[str, ...] | ListedFiles  # a tuple has URLs of files
 
 
 def _sniff(number: int, source: Any, options: Options) -> Parts | None:
@@ -63,7 +56,7 @@ def _sniff(number: int, source: Any, options: Options) -> Parts | None:
     if isinstance(source, (list, tuple)):
         names = tuple(source)
         ours = names and all(is_file_url(name, _EXTENSIONS[number]) for name in names)
-        return _Urls(names) if ours else None
+        return names if ours else None
     if not isinstance(source, (str, os.PathLike)):
         return None
     if not is_remote(source):
@@ -116,8 +109,8 @@ def _dataset(opener: type[FolderDataset], found: Found) -> FolderDataset:
         return opener(parts)
     if isinstance(parts, ListedFiles):
         return _of_listed(opener, parts, options)
-    if isinstance(parts, _Urls):
-        return opener.of_objects(of_urls(parts.urls, options.storage_options))
+    if isinstance(parts, tuple):
+        return opener.of_objects(of_urls(parts, options.storage_options))
     return _stored_folder(opener, parts, options)
 
 
@@ -178,18 +171,13 @@ def _stored_folder(opener: type[FolderDataset], store: Store, options: Options) 
             "put them in one folder for each class, or pass a list of their URLs"
         )
     classes = sorted(rows_of)
-    empty = [name for name in classes if not rows_of[name]]
-    if empty:
-        raise SourceNotFound(
-            f"Found no valid file for the classes {', '.join(empty)} in {store.url}. Supported "
-            f"extensions are: {', '.join(extensions)}"
-        )
+    counts = [len(rows_of[name]) for name in classes]
+    labels = class_labels(store.url, classes, counts, extensions)
     # As torchvision orders them: by the folder of a file, and then by its name.
     ordered = [
         sorted(rows_of[name], key=lambda row: names[row].rpartition("/")[::2]) for name in classes
     ]
     rows = np.fromiter((row for rows in ordered for row in rows), np.int64)
-    labels = np.repeat(np.arange(len(classes), dtype=np.int64), list(map(len, ordered)))
     return opener.of_objects(StoredFiles(store, objects.taken(rows)), labels, classes)
 
 

@@ -9,7 +9,7 @@
 - `check`: decodes all images, for `fastio verify`; `pixels`: stored images to pixels, and the EXIF
   orientation of files; `codebook`: codebooks
 - `rows`: what all datasets have in common; `remote`: what datasets in a store have besides;
-  `sample_errors`: which errors are errors of one sample
+  `sample_errors`: which errors are errors of one sample; `subclasses`: classes of users
 - `layout`: where the engine finds fields; `shard_images`: where the images of a packed dataset lie;
   `values`: fields that are not images; `image_lists`, `listed_images`: lists of images
 - `grouping`: groups of equal numbers

@@ -38,6 +38,7 @@ from fastio.packed.image_lists import image_name, null_list
 from fastio.packed.layout import ImageReads, Layout, RaggedRows
 from fastio.packed.pixels import upright_pixels
 from fastio.packed.sample_errors import NOT_OF_SAMPLES, of_sample
+from fastio.packed.subclasses import pickled
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import PICTURES, Image, Images, Scalar, Schema
 from fastio.shown import without_secrets
@@ -102,11 +103,12 @@ class Rows(ABC):
                 setattr(self, name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        found = super().__reduce_ex__(protocol)
+        found: Any = super().__reduce_ex__(protocol)
         # Most kinds are pickled as a function that opens them again, and without a state, so
         # settings that were changed after opening would be lost.
         settings = {name: self.__dict__[name] for name in _SETTINGS if name in self.__dict__}
-        return (*found, settings) if settings and len(found) == 2 else found
+        found = (*found, settings) if settings and len(found) == 2 else found
+        return pickled(self, found)
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from fastio.cache import Cache
 from fastio.errors import DatasetNotFound, FastioError, OptionError, SourceNotFound
 from fastio.packed.rows import Rows
+from fastio.packed.subclasses import is_users
 from fastio.runtime.signatures import elsewhere
 from fastio.shown import without_secrets
 from fastio.sources.base import COMMON, Findings, Found, Kind, Options, Progress
@@ -111,15 +112,8 @@ def as_rows(dataset: object) -> Rows | None:
     """
     if not isinstance(dataset, Rows):
         return None
-    own = (owner_of(dataset, name) for name in ("__getitem__", "__getitems__"))
+    own = (is_users(type(dataset), name) for name in ("__getitem__", "__getitems__"))
     return None if any(own) else dataset
-
-
-def owner_of(dataset: Rows, name: str) -> type | None:
-    """Returns the user's class that defines a method of a dataset; None if it is fastio's."""
-    owners = (base for base in type(dataset).__mro__ if name in vars(base))
-    owner = next(owners, Rows)
-    return None if owner.__module__.startswith("fastio.") else owner
 
 
 def find_data(source: Any, options: Options | None = None) -> Found:

@@ -21,6 +21,7 @@ from fastio.sources.base import (
     checked_files,
     decoded_images,
     described,
+    files_findings,
 )
 from fastio.sources.table.names import table_kind
 from fastio.sources.tar.reader import is_tar_url
@@ -95,13 +96,7 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
     with _open(found) as dataset:
         dataset.limit(found.options.max_pixels, None)
         checks = checked_files(dataset.verify(), "shards", dataset.num_shards, progress)
-        findings = Findings(
-            path=dataset.path,
-            files=dataset.num_shards,
-            nbytes=dataset.manifest.nbytes,
-            rows=len(dataset),
-            damaged=[check for check in checks if check.problem is not None],
-        )
+        findings = files_findings(dataset.path, checks, len(dataset), kind="shard")
         if deep:
             images = check_images(dataset, available_cores())
             findings.images = decoded_images(images, len(dataset), progress)

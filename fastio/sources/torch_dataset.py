@@ -293,8 +293,6 @@ class TorchReader:
         else:
             batching = {"sampler": self._keys, "batch_size": None}
         arguments = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
-        if settings.in_order:
-            del arguments["in_order"]  # older DataLoaders have no such argument
         in_order = settings.in_order or not settings.num_workers
         kind = stateful_loader() if in_order and may_have_state(dataset) else None
         self.keeps_state = kind is not None
@@ -400,7 +398,7 @@ class Read:
 
     def __init__(self, batches: Any) -> None:
         self._batches, self._next_data = batches, batches._next_data
-        self._ordered = not batches._num_workers or getattr(batches, "_in_order", True)
+        self._ordered = not batches._num_workers or batches._in_order
         self.place = 0
         length = batches._IterableDataset_len_called
         self._length = math.inf if length is None else length  # DataLoader warns of more batches

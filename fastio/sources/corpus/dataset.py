@@ -8,7 +8,7 @@ are derived from the files here instead of being read from a manifest.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -197,13 +197,3 @@ class _Reader(ShardReader):
         values = pa.Array.from_buffers(kind, file.tokens, [None, pa.py_buffer(data[file.at :])])
         column = pa.LargeListArray.from_arrays(number_array(file.starts), values)
         return pa.RecordBatch.from_arrays([column], [FIELD]), file.at, len(data)
-
-
-def described_files(dataset: TokenFiles) -> Mapping[str, Any]:
-    """Returns what the files consist of, as JSON values."""
-    files = dataset.files
-    return {
-        "format": ", ".join(sorted({file.format for file in files})),
-        "files": len(files),
-        "tokens": sum(file.tokens for file in files),
-    }

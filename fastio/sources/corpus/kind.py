@@ -21,7 +21,7 @@ from fastio.sources.base import (
     described,
     files_findings,
 )
-from fastio.sources.corpus.dataset import FIELD, TokenFiles, described_files
+from fastio.sources.corpus.dataset import FIELD, TokenFiles
 from fastio.sources.corpus.formats import INDEX_SUFFIX, TOKENS_SUFFIX
 from fastio.store import is_remote
 
@@ -61,7 +61,13 @@ def _open(found: Found) -> TokenFiles:
 
 def _describe(found: Found) -> dict[str, Any]:
     with _open(found) as dataset:
-        return described(dataset, dataset.manifest.nbytes, **described_files(dataset))
+        return described(
+            dataset,
+            dataset.manifest.nbytes,
+            format=", ".join(sorted({file.format for file in dataset.files})),
+            files=len(dataset.files),
+            tokens=sum(file.tokens for file in dataset.files),
+        )
 
 
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:

@@ -75,11 +75,6 @@ class HuggingFaceDataset(EncodedRows):
         """The Arrow files of its rows, and of their order; none if they are in memory."""
         return self._table.stored.files
 
-    @property
-    def stamp(self) -> str:
-        """A text that changes when the data do."""
-        return self._table.stamp
-
     def __len__(self) -> int:
         return len(self._table.stored.rows)
 

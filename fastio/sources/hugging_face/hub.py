@@ -51,8 +51,8 @@ def hub_files(source: Any, options: Options) -> Any:
     """Returns the files of a split of a dataset as the Hub lays it out; other sources as they are.
 
     Args:
-        source: A source. A URL of a file or folder in a dataset is returned as it is, and so is a
-            local folder if neither a split nor a configuration is given.
+        source: A source; paths are text. A URL of a file or folder in a dataset is returned as it
+            is, and so is a local folder if neither a split nor a configuration is given.
         options: The split and configuration, and the token in storage_options.
 
     Raises:
@@ -63,10 +63,7 @@ def hub_files(source: Any, options: Options) -> Any:
         StoreError: The Hub does not answer, or refuses to.
     """
     wanted = options.split is not None or options.config is not None
-    if isinstance(source, os.PathLike):
-        here = os.fspath(source)
-    else:
-        here = source if isinstance(source, str) else ""
+    here = source if isinstance(source, str) else ""
     is_whole = here.startswith(_SCHEME) and _is_repository(here)
     if not is_whole:
         if not wanted:

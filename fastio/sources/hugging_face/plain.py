@@ -30,11 +30,6 @@ from fastio.sources.table.reading import Origin
 from fastio.sources.table.values import missing_rows
 
 
-def bare_type(kind: pa.DataType) -> pa.DataType:
-    """Returns the type that a column's values are stored as."""
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
 def bare(array: pa.Array) -> pa.Array:
     """Returns an array as it is stored."""
     return array.storage if isinstance(array, pa.ExtensionArray) else array
@@ -46,7 +41,7 @@ def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
     Images and lists of images, which `plain_array` does not read, have a type of no meaning. Images
     in lists of structs are left out.
     """
-    kind = bare_type(kind)
+    kind = getattr(kind, "storage_type", kind)  # of extension types
     if has_pictures(feature):
         return pa.binary()
     if isinstance(feature, File) and pa.types.is_struct(kind):

@@ -256,8 +256,8 @@ def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
                 f"{path} is not an Arrow stream, or is truncated; copy it again, or save the "
                 "dataset again"
             )
-        view = file.view[len(_BEGIN) :] if is_file else file.view
-        reader, checked = _stream(_Views(view).read, path), Checked(path)
+        views = pa.BufferReader(file.view[len(_BEGIN) :] if is_file else file.view)
+        reader, checked = _stream(views.read_buffer, path), Checked(path)
         found = [StoredBatch(batch, n, checked, file) for n, batch in enumerate(reader)]
         file.check()
         reader.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # UTF-8?
@@ -267,20 +267,6 @@ def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
 def _stream(read: Callable[[int], Any], path: str) -> Any:
     """Returns pyarrow's reader of a stream."""
     return pa.ipc.open_stream(pa.PythonFile(CheckedStream(read, path), mode="r"))
-
-
-class _Views:
-    """Reads memory from its beginning to its end, without a copy."""
-
-    def __init__(self, memory: memoryview) -> None:
-        self._memory = memory
-        self._at = 0
-
-    def read(self, nbytes: int) -> memoryview:
-        """Returns the next bytes, fewer only at the end."""
-        part = self._memory[self._at : self._at + nbytes]
-        self._at += len(part)
-        return part
 
 
 def _folder_features(

@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from fastio import _native
 from fastio.errors import ShardCorrupt
+from fastio.packed.ipc import stamp
 from fastio.runtime.files import only_files
 from fastio.store import Stamp, Store
 from fastio.store.ranges import GAP_BYTES, MERGED_BYTES, coalesce, parallel
@@ -61,7 +63,7 @@ class Mapped(Data):
     def __init__(self, path: str) -> None:
         self.path = path
         self._mapping = _native.Mapping(path)
-        self._file = _identity(path)
+        self._file = stamp(path)
         self._reader: Any = None
 
     def source(self) -> pa.BufferReader:
@@ -102,18 +104,12 @@ class Mapped(Data):
         would read as zeros.
         """
         self.check()
-        now = _identity(self.path)
-        if now[:2] == self._file[:2] and now[2] < self._file[2]:
-            raise ShardCorrupt(_CUT_OFF.format(self.path))
-
-
-def _identity(path: str) -> tuple[int, int, int]:
-    """Returns device, inode and size of a file; a missing file is like another one."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1, -1, 0
-    return status.st_dev, status.st_ino, status.st_size
+        before = self._file
+        with suppress(OSError):  # a missing file is like another one
+            now = stamp(self.path)
+            same = (now.device, now.inode) == (before.device, before.inode)
+            if same and now.nbytes < before.nbytes:
+                raise ShardCorrupt(_CUT_OFF.format(self.path))
 
 
 # Merged ranges share one buffer of any size, which several requests of at most 8 MiB fill.

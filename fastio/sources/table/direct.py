@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -274,8 +274,7 @@ class TableDataset:
             at = Origin(origin.file, first, origin.row_group)
             first += batch.num_rows
             if wanted is not None:
-                batch, numbers = wanted.numbered(batch)
-                at = replace(at, numbers=numbers + at.first_row)
+                at, batch = wanted.matching(at, batch)
             if batch.num_rows:
                 yield at, batch
 

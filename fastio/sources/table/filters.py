@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pa_parquet
-from numpy.typing import NDArray
 from pyarrow.fs import LocalFileSystem
 
 from fastio.errors import SchemaError
@@ -33,6 +32,7 @@ from fastio.sources.table.reading import (
     Batches,
     Columns,
     Grouped,
+    Origin,
     Place,
     Spans,
     Table,
@@ -209,15 +209,17 @@ class Filter:
         kept = matching.combine_chunks().to_batches()
         return kept[0] if kept else batch.slice(0, 0)
 
-    def numbered(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-        """Returns the rows of a batch that match, and their numbers in the batch."""
+    def matching(self, origin: Origin, batch: pa.RecordBatch) -> tuple[Origin, pa.RecordBatch]:
+        """Returns the rows of a batch that match, and their origin, given that of the batch."""
         # pyarrow's filter does not return which rows it keeps, so a column of row numbers is
         # filtered too.
         numbers = pa.array(np.arange(batch.num_rows, dtype=np.int64))
         arrays = [*batch.columns, numbers]
         named = pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, _NUMBER])
         kept = self.of_batch(named)
-        return kept.select(batch.schema.names), kept.column(_NUMBER).to_numpy()
+        places = kept.column(_NUMBER).to_numpy()
+        found = replace(origin, numbers=origin.first_row + places)
+        return found, kept.select(batch.schema.names)
 
     def possible(self, table: Table) -> set[int]:
         """Returns the row groups of a Parquet file that may have matching rows, by statistics.
@@ -374,9 +376,8 @@ class FilteredTable(_Wrapped):
     def _made(self, batches: Batches, columns: Iterable[str]) -> Batches:
         for origin, batch in batches:
             with reading(self.name):
-                kept, numbers = self._wanted.numbered(batch)
+                found, kept = self._wanted.matching(origin, batch)
             if kept.num_rows:
-                found = replace(origin, numbers=numbers + origin.first_row)
                 yield found, kept.select(list(columns))
 
 

@@ -132,20 +132,12 @@ def nested_field(kind: pa.DataType) -> Array | Text | None:
         return None
     if is_text(kind.value_type):
         return Text(listed=True)
-    shape = _list_shape(kind)
-    for _ in shape:
-        kind = kind.value_type
-    field = field_or_none(kind)
-    return Array(field.dtype, shape) if isinstance(field, Scalar) and is_number(kind) else None
-
-
-def _list_shape(kind: pa.DataType) -> tuple[int | None, ...]:
-    """Returns the lengths of lists in lists, None where they differ."""
-    shape: tuple[int | None, ...] = ()
+    shape: tuple[int | None, ...] = ()  # None where the lengths of lists differ
     while is_list(kind):
         fixed = pa.types.is_fixed_size_list(kind)
         shape, kind = (*shape, kind.list_size if fixed else None), kind.value_type
-    return shape
+    field = field_or_none(kind)
+    return Array(field.dtype, shape) if isinstance(field, Scalar) and is_number(kind) else None
 
 
 def is_vocabulary(kind: pa.DataType) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fastio.errors import FastioError, OptionError, ShardCorrupt, SourceNotFound, StoreError
+from fastio.errors import FastioError, OptionError, SourceNotFound, StoreError
 from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file, row_spans
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
@@ -34,6 +34,7 @@ from fastio.sources.base import (
     checked_files,
     decoded_images,
     described,
+    file_check,
     files_findings,
 )
 from fastio.sources.table.names import table_kind
@@ -149,18 +150,10 @@ def _check_tar(reader: LocalTars | StoreTars, name: str) -> tuple[ShardCheck, Ta
         check_end(window)
     except SourceNotFound:
         return ShardCheck(name, nbytes, "missing"), None
-    except ShardCorrupt as error:
-        # The message begins with the path, and the name is shown beside it anyway.
-        problem = (
-            str(error)
-            .removeprefix(reader.where(name))
-            .removeprefix(" is ")
-            .removeprefix(": ")
-            .strip()
-        )
-        return ShardCheck(name, nbytes, problem), None
     except (FastioError, OSError) as error:
-        return ShardCheck(name, nbytes, str(error)), None
+        # The message begins with the path, and the name is shown beside it anyway.
+        problem = str(error).removeprefix(reader.where(name)).removeprefix(" is ")
+        return file_check(name, nbytes, [problem]), None
     return ShardCheck(name, nbytes, None), samples
 
 

@@ -109,6 +109,7 @@ class Options:
         counts = ("epochs", "batch_size", "grad_accum", "log_every")
         _check_least(self, 1, *counts, "early_stopping", "checkpoint_every", "val_batch_size")
         _check_least(self, 0, "weight_decay", "warmup", "threads")
+        _check_choices(self, "optimizer", "schedule", "amp", "parallel")
         for name in ("val_split", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise fastio.OptionError(

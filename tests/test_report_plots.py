@@ -63,7 +63,7 @@ def empty(*epochs: Epoch) -> Measured:
         epoch_times(empty()),
         epoch_times(empty(Epoch("warm", 1.0))),
         ladder_figure([Rung("one", 1.0)]),
-        ladder_figure([Rung("one", shown=False, why_not="no GPU")]),
+        ladder_figure([Rung("one", why_not="no GPU")]),
         split_epochs([Epoch("warm", 1.0)]),
         timeline([], "warm", ""),
         timeline([Span(3, "compute", 1.0, 1.0)], "warm", ""),

@@ -162,7 +162,7 @@ def test_a_ladder_without_rungs_is_an_empty_table() -> None:
 
 def test_no_letter_of_a_reason_is_lost() -> None:
     why = "this processor has no instructions for bfloat16: it would be slower"
-    rungs = [Rung("DataLoader, 0 workers", 22.2, 0.779), Rung("x", shown=False, why_not=why)]
+    rungs = [Rung("DataLoader, 0 workers", 22.2, 0.779), Rung("x", why_not=why)]
     for width in range(72, 110):
         buffer = io.StringIO()
         print_report(ladder_report(rungs, {}), console=Console(file=buffer, width=width))

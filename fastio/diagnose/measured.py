@@ -234,22 +234,15 @@ class Rung:
 
     Attributes:
         name: the change in a few words.
-        epoch_s: seconds of an epoch; None: it was not measured.
-        accuracy: top-1 after training, 0.0 to 1.0; None: nothing was trained.
-        shown: whether this machine could show it.
-        why_not: why it could not; "" where it could.
+        epoch_s: seconds of an epoch; None: this machine cannot train it.
+        accuracy: top-1 after training, 0.0 to 1.0; None: likewise.
+        why_not: why it cannot; "" where it can.
     """
 
     name: str
     epoch_s: float | None = None
     accuracy: float | None = None
-    shown: bool = True
     why_not: str = ""
-
-    @property
-    def time_s(self) -> float | None:
-        """The seconds of an epoch; None if there is nothing to show."""
-        return self.epoch_s if self.shown and self.epoch_s else None
 
 
 @dataclass(frozen=True)

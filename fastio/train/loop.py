@@ -132,13 +132,11 @@ class Timed:
 
     Attributes:
         seconds: Duration of all epochs, without start-up and evaluation.
-        steps: The number of steps of an epoch.
         train: The training metrics of the last epoch.
         val: The metrics of the evaluation after it; empty without evaluation data.
     """
 
     seconds: float
-    steps: int
     train: dict[str, float]
     val: dict[str, float]
 
@@ -164,7 +162,7 @@ def time_epochs(task: Task, options: Options, process: Process) -> Timed:
         train = means(task, run.totals.take())  # waits for the device
         seconds = time.perf_counter() - began_s
         val = evaluate(run) if run.val_loader is not None else None
-        return Timed(seconds, run.steps_per_epoch, train, val or {})
+        return Timed(seconds, train, val or {})
 
 
 def _warm_up(run: Run) -> None:

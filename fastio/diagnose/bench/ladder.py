@@ -217,7 +217,7 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
         rungs = []
         for number, recipe in enumerate(found, 1):
             if recipe.why_not:
-                rungs.append(Rung(recipe.name, shown=False, why_not=recipe.why_not))
+                rungs.append(Rung(recipe.name, why_not=recipe.why_not))
                 continue
             progress(f"rung {number} of {len(found)}: {recipe.name}")
             rungs.append(_measured(recipe))
@@ -276,8 +276,7 @@ def _measured(recipe: Recipe) -> Rung:
         if status or not answered.exists():
             lines = told.strip().splitlines()[-_ERROR_LINES:]
             raise BenchError(f"the rung {recipe.name!r} failed: " + "\n".join(lines))
-        result = json.loads(answered.read_text())
-    return Rung(recipe.name, result["epoch_s"], result["accuracy"])
+        return Rung(**json.loads(answered.read_text()))
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fastio.diagnose.bench.baseline import Delivery, PillowFolder, TorchLoader
 from fastio.diagnose.bench.compute import image_model
 from fastio.diagnose.bench.ladder import Recipe
 from fastio.diagnose.bench.training import ImageTrial
+from fastio.diagnose.measured import Rung
 from fastio.diagnose.options import Options
 from fastio.train.fields import schema_of
 from fastio.train.loaders import training_loader
@@ -23,13 +24,8 @@ from fastio.train.loop import time_epochs
 from fastio.train.parallel import Process, processes
 
 
-def train(recipe: Recipe) -> dict[str, float]:
-    """Trains a recipe.
-
-    Returns:
-        "epoch_s", the mean duration of an epoch in seconds; "images", the number of images of an
-        epoch; and "accuracy", the top-1 accuracy, 0.0 to 1.0.
-    """
+def train(recipe: Recipe) -> Rung:
+    """Trains a recipe, and returns the mean duration of an epoch and the accuracy at the end."""
     how = recipe.training
     # The processes of a rung together have the same number of samples in a step as other rungs.
     options = replace(how, batch_size=how.batch_size // recipe.processes)
@@ -43,11 +39,7 @@ def train(recipe: Recipe) -> dict[str, float]:
     )
     with processes(options) as process:
         timed = time_epochs(task, options, process)
-    return {
-        "epoch_s": timed.seconds / how.epochs,
-        "images": timed.steps * how.batch_size,
-        "accuracy": timed.val["accuracy"],
-    }
+    return Rung(recipe.name, timed.seconds / how.epochs, timed.val["accuracy"])
 
 
 def _loader(recipe: Recipe, process: Process) -> Any:
@@ -73,10 +65,9 @@ def _loader(recipe: Recipe, process: Process) -> Any:
 
 def main() -> None:
     """Trains the recipe in the first file, and writes the result to the second."""
-    recipe = Recipe.read(sys.argv[1])
-    result = train(recipe)
+    result = train(Recipe.read(sys.argv[1]))
     if int(os.environ.get("RANK", "0")) == 0:
-        Path(sys.argv[2]).write_text(json.dumps({"name": recipe.name, **result}))
+        Path(sys.argv[2]).write_text(json.dumps(asdict(result)))
 
 
 if __name__ == "__main__":

@@ -93,17 +93,16 @@ def epoch_times(measured: Measured) -> Figure:
 
 def ladder_figure(rungs: Sequence[Rung]) -> Figure:
     """Returns a bar per rung: epoch time, speed-up, accuracy, or why there is none."""
-    best = min((rung.time_s for rung in rungs if rung.time_s), default=None)
+    best = min((rung.epoch_s for rung in rungs if rung.epoch_s), default=None)
     shown = []
     for rung, (first, _) in zip(rungs, speed_ups(rungs), strict=True):
-        if rung.time_s is None:
-            why = words.clean(rung.why_not) or "not measured"
-            shown.append(Bar(rung.name, None, f"not shown: {why}"))
+        if rung.epoch_s is None:
+            shown.append(Bar(rung.name, None, f"not shown: {words.clean(rung.why_not)}"))
             continue
-        texts = [words.seconds(rung.time_s), "" if first is None else words.times(first)]
+        texts = [words.seconds(rung.epoch_s), "" if first is None else words.times(first)]
         texts.append("" if rung.accuracy is None else words.accuracy(rung.accuracy))
         text = " · ".join(filter(None, texts))
-        shown.append(Bar(rung.name, rung.time_s, text, "fastio", rung.time_s == best))
+        shown.append(Bar(rung.name, rung.epoch_s, text, "fastio", rung.epoch_s == best))
     caption = "One more optimisation per rung: epoch time · speed-up over the first · top-1."
     return Figure("Ladder", caption, "bars", {"shown": shown})
 

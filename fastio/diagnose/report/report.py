@@ -269,7 +269,7 @@ def dataset_line(dataset: DataFacts) -> str:
 
 def ladder_verdict(rungs: Sequence[Rung]) -> str:
     """Returns the result of a ladder in one sentence."""
-    times = [(rung.time_s, rung.name) for rung in rungs if rung.time_s]
+    times = [(rung.epoch_s, rung.name) for rung in rungs if rung.epoch_s]
     if not times:
         return "This machine cannot run any rung of the ladder."
     (first_s, _), (best_s, best) = times[0], min(times)

@@ -152,30 +152,29 @@ def trainings_table(measured: Measured) -> Table:
 
 
 def speed_ups(rungs: Sequence[Rung]) -> list[tuple[float | None, float | None]]:
-    """Returns each rung's speed-up over the first rung that was shown, and over the previous one.
+    """Returns each rung's speed-up over the first rung that was trained, and over the previous one.
 
-    None for rungs that were not shown, and for the first.
+    None for rungs that were not trained, and for the first.
     """
-    shown: list[float] = []
+    trained: list[float] = []
     found: list[tuple[float | None, float | None]] = []
     for rung in rungs:
-        now = rung.time_s
-        known = now is not None and shown
-        found.append((shown[0] / now, shown[-1] / now) if now and known else (None, None))
-        shown += [now] if now is not None else []
+        now = rung.epoch_s
+        found.append((trained[0] / now, trained[-1] / now) if now and trained else (None, None))
+        trained += [now] if now else []
     return found
 
 
 def ladder_table(rungs: Sequence[Rung]) -> Table:
-    """Returns a ladder with one change per row; rungs that were not shown say why."""
-    longest = max((rung.time_s or 0.0 for rung in rungs), default=0.0)
+    """Returns a ladder with one change per row; rungs that were not trained say why."""
+    longest = max((rung.epoch_s or 0.0 for rung in rungs), default=0.0)
     columns: Columns = {
         "rung": lambda row: words.clean(row[0].name),
-        "epoch": lambda row: words.seconds_like(row[0].time_s, longest),
+        "epoch": lambda row: words.seconds_like(row[0].epoch_s, longest),
         "total": lambda row: words.times(row[1][0]),
         "step": lambda row: words.times(row[1][1]),
-        "top-1": lambda row: words.accuracy(row[0].accuracy if row[0].time_s else None),
-        "": lambda row: "" if row[0].time_s else words.clean(row[0].why_not) or "not measured",
+        "top-1": lambda row: words.accuracy(row[0].accuracy),
+        "": lambda row: words.clean(row[0].why_not),
     }
     note = "Total: speed-up over the first rung; step: over the previous one."
     shown = zip(rungs, speed_ups(rungs), strict=True)

@@ -70,7 +70,7 @@ FAULTLESS = Facts(
 
 def of_machine(**parts: Any) -> Facts:
     """Faultless facts but for some of the machine."""
-    return FAULTLESS.replaced(machine=replace(MACHINE, **parts))
+    return replace(FAULTLESS, machine=replace(MACHINE, **parts))
 
 
 def culprits(facts: Facts, **use: Any) -> list[str]:

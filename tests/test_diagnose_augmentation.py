@@ -32,7 +32,8 @@ STEPS = (
     StepFacts("ColorJitter", "augment", 0.002),
 )
 # 100 images/s of a worker, and four workers beside 2,000 images/s of fastio.
-AUGMENTED = FAULTLESS.replaced(
+AUGMENTED = replace(
+    FAULTLESS,
     data=FOLDER,
     images=replace(IMAGES, pillow_rate=100.0, steps=STEPS, augment_share=0.2, trials=()),
 )
@@ -132,7 +133,7 @@ def test_augmentation_in_python_is_found_with_the_epoch_after_it() -> None:
 def test_steps_that_fastio_does_not_know_are_told() -> None:
     steps = (*STEPS, StepFacts("rotated", "python", 0.001))
     images = replace(AUGMENTED.images or IMAGES, steps=steps)
-    (found,) = diagnose(AUGMENTED.replaced(images=images), Use())
+    (found,) = diagnose(replace(AUGMENTED, images=images), Use())
     assert found.evidence[-1].endswith("rotated")
 
 
@@ -142,7 +143,7 @@ def test_augmentation_that_hides_behind_the_model_is_no_finding() -> None:
 
 def test_without_augmentation_the_workers_are_slow_by_decoding() -> None:
     images = replace(AUGMENTED.images or IMAGES, steps=STEPS[:2])
-    (found,) = diagnose(AUGMENTED.replaced(images=images), Use())
+    (found,) = diagnose(replace(AUGMENTED, images=images), Use())
     assert found.culprit == "decode"
 
 
@@ -154,7 +155,7 @@ def test_the_facts_name_augmentation_as_a_stage() -> None:
 
 def test_threads_that_mostly_augment_are_waited_for_as_such() -> None:
     images = replace(AUGMENTED.images or IMAGES, augment_share=0.6)
-    found = expected(AUGMENTED.replaced(images=images), Use())
+    found = expected(replace(AUGMENTED, images=images), Use())
     assert found is not None
     assert found.waits_for() == "augment"
     assert found.rates()["augment"] == pytest.approx(2000 / 0.6)

@@ -16,7 +16,7 @@ from fastio.cli import main
 from fastio.diagnose import Facts
 from tests.doctor_facts import FAULTLESS, FOLDER, IMAGES, REMOTE, STORAGE, TABLES
 
-IN_FOLDER = FAULTLESS.replaced(data=FOLDER, images=IMAGES, notes=("cold reads: why not",))
+IN_FOLDER = replace(FAULTLESS, data=FOLDER, images=IMAGES, notes=("cold reads: why not",))
 Doctor = Callable[..., Result]
 
 
@@ -82,9 +82,9 @@ def test_json_has_facts_stages_and_findings(doctor: Doctor) -> None:
     "facts",
     [
         Facts(),
-        FAULTLESS.replaced(images=None, tables=TABLES, data=replace(FOLDER, kind="tables")),
-        FAULTLESS.replaced(images=None, storage=None, remote=REMOTE),
-        FAULTLESS.replaced(data=None, storage=None, images=None),
+        replace(FAULTLESS, images=None, tables=TABLES, data=replace(FOLDER, kind="tables")),
+        replace(FAULTLESS, images=None, storage=None, remote=REMOTE),
+        replace(FAULTLESS, data=None, storage=None, images=None),
     ],
 )
 def test_all_kinds_of_facts_are_told(doctor: Doctor, facts: Facts) -> None:
@@ -104,7 +104,7 @@ def test_a_path_that_is_not_there_is_an_error_before_anything_is_measured(doctor
 
 def test_how_one_loads_and_trains_is_told_to_the_rules(doctor: Doctor) -> None:
     cold = replace(STORAGE, cold_reads_s=500.0, resident_share=0.0)
-    facts = FAULTLESS.replaced(storage=cold)
+    facts = replace(FAULTLESS, storage=cold)
     assert doctor(facts, "packed").exit_code == 0
     assert doctor(facts, "packed", "--epochs", "1").exit_code == 3
 

@@ -35,7 +35,7 @@ from tests.doctor_facts import (
     of_machine,
 )
 
-IN_FOLDER = FAULTLESS.replaced(data=FOLDER, images=IMAGES)
+IN_FOLDER = replace(FAULTLESS, data=FOLDER, images=IMAGES)
 
 
 def test_without_faults_nothing_is_found() -> None:
@@ -62,7 +62,7 @@ def test_the_gain_of_packing_ends_where_the_model_does() -> None:
 
 def test_a_slow_model_is_named_before_all_that_has_no_gain() -> None:
     storage = replace(STORAGE, file_system="overlay")
-    facts = FAULTLESS.replaced(storage=storage, machine=replace(MACHINE, others_cores=3.5))
+    facts = replace(FAULTLESS, storage=storage, machine=replace(MACHINE, others_cores=3.5))
     assert culprits(facts, model_rate=900.0)[0] == "compute"
 
 
@@ -86,7 +86,7 @@ def test_fewer_threads_gain_by_packing_in_proportion() -> None:
 
 def test_a_try_is_compared_with_the_same_images_as_they_are() -> None:
     lighter = Trial("blocks", None, 48, 8000.0, 1.06, before_rate=4000.0)
-    facts = IN_FOLDER.replaced(images=replace(IMAGES, trials=(lighter,)))
+    facts = replace(IN_FOLDER, images=replace(IMAGES, trials=(lighter,)))
     (found,) = [one for one in diagnose(facts, Use()) if "fastio pack" in one.advice]
     assert found.gain == 8000 / 4000
     assert "8,000 images/s in a trial pack of 48, 4,000 as they are" in found.evidence
@@ -94,7 +94,7 @@ def test_a_try_is_compared_with_the_same_images_as_they_are() -> None:
 
 def test_the_rate_of_as_many_threads_as_are_used_is_taken_where_it_was_measured() -> None:
     images = replace(IMAGES, used=(2, 1500.0), trials=())
-    facts = FAULTLESS.replaced(images=images)
+    facts = replace(FAULTLESS, images=images)
     assert gains(facts, threads=2) == pytest.approx([2000 / 1500])
     assert Case(facts, Use(threads=3)).loader_rate == (1500 + 2000) / 2
     assert Case(facts, Use(threads=64)).loader_rate == 2000
@@ -103,7 +103,7 @@ def test_the_rate_of_as_many_threads_as_are_used_is_taken_where_it_was_measured(
 def test_images_larger_than_their_crop_are_shrunk_for_a_try() -> None:
     shrunk = Trial("blocks", 600, 8, 6000.0, 0.2)
     images = replace(IMAGES, short_side=3000, long_side=4000, trials=(shrunk,))
-    found = diagnose(FAULTLESS.replaced(data=FOLDER, images=images), Use())
+    found = diagnose(replace(FAULTLESS, data=FOLDER, images=images), Use())
     assert found[0].gain == 3.0
     assert "--max-side 600" in found[0].advice
     assert "changes the images" in found[0].advice
@@ -118,7 +118,7 @@ def test_images_larger_than_their_crop_are_shrunk_for_a_try() -> None:
     ],
 )
 def test_what_is_slow_to_decode_is_named(changed: dict[str, Any], words: str) -> None:
-    facts = IN_FOLDER.replaced(images=replace(IMAGES, **changed))
+    facts = replace(IN_FOLDER, images=replace(IMAGES, **changed))
     assert any(words in finding.waits_for for finding in diagnose(facts, Use()))
 
 
@@ -127,20 +127,20 @@ def test_what_is_slow_to_decode_is_named(changed: dict[str, Any], words: str) ->
 
 def test_a_slow_disk_is_named_where_memory_does_not_hold_the_data() -> None:
     large = replace(PACKED, nbytes=64 << 30)
-    facts = FAULTLESS.replaced(data=large, storage=replace(STORAGE, cold_reads_s=500.0))
+    facts = replace(FAULTLESS, data=large, storage=replace(STORAGE, cold_reads_s=500.0))
     (found,) = diagnose(facts, Use())
     assert (found.culprit, found.gain) == ("fetch", 4.0)
-    network = facts.replaced(storage=replace(facts.storage, network=True, file_system="nfs4"))
+    network = replace(facts, storage=replace(facts.storage, network=True, file_system="nfs4"))
     assert culprits(network) == ["network"]
 
 
 def test_the_disk_is_not_named_where_memory_holds_the_data() -> None:
-    facts = FAULTLESS.replaced(storage=replace(STORAGE, cold_reads_s=500.0))
+    facts = replace(FAULTLESS, storage=replace(STORAGE, cold_reads_s=500.0))
     assert culprits(facts) == []
 
 
 def test_a_first_epoch_from_a_slow_disk_is_told_of_without_a_gain() -> None:
-    facts = FAULTLESS.replaced(storage=replace(STORAGE, cold_reads_s=500.0, resident_share=0.0))
+    facts = replace(FAULTLESS, storage=replace(STORAGE, cold_reads_s=500.0, resident_share=0.0))
     (found,) = diagnose(facts, Use())
     assert (found.culprit, found.gain) == ("fetch", None)
     assert "15 s" in found.waits_for  # 10,000 samples at 500/s instead of 2,000/s
@@ -148,11 +148,11 @@ def test_a_first_epoch_from_a_slow_disk_is_told_of_without_a_gain() -> None:
 
 def test_a_loader_s_cold_rate_goes_before_that_of_plain_reads() -> None:
     storage = replace(STORAGE, cold_reads_s=500.0, cold_loader_s=250.0, resident_share=0.0)
-    assert gains(FAULTLESS.replaced(storage=storage), epochs=1) == pytest.approx([8.0])
+    assert gains(replace(FAULTLESS, storage=storage), epochs=1) == pytest.approx([8.0])
 
 
 def test_the_first_epoch_counts_as_much_as_there_are_few() -> None:
-    facts = FAULTLESS.replaced(storage=replace(STORAGE, cold_reads_s=500.0, resident_share=0.0))
+    facts = replace(FAULTLESS, storage=replace(STORAGE, cold_reads_s=500.0, resident_share=0.0))
     assert gains(facts, epochs=1) == pytest.approx([4.0])
     assert gains(facts, epochs=3) == pytest.approx([(4.0 + 2) / 3])
 
@@ -160,8 +160,8 @@ def test_the_first_epoch_counts_as_much_as_there_are_few() -> None:
 def test_packing_makes_room_in_memory_where_it_makes_data_smaller() -> None:
     images = replace(IMAGES, trials=(Trial("blocks", 500, 8, 8000.0, 0.1),), short_side=4000)
     data = replace(FOLDER, nbytes=64 << 30)
-    facts = FAULTLESS.replaced(
-        data=data, images=images, storage=replace(STORAGE, cold_reads_s=100.0)
+    facts = replace(
+        FAULTLESS, data=data, images=images, storage=replace(STORAGE, cold_reads_s=100.0)
     )
     first = diagnose(facts, Use())[0]
     assert first.gain == 8000 / 100
@@ -174,7 +174,7 @@ def test_a_url_without_a_cache_waits_for_the_network() -> None:
     assert found.culprit == "network"
     assert found.gain == pytest.approx(8000 / (200e6 / 110_000))
     assert diagnose(facts, Use(cache="/nvme")) == ()
-    assert diagnose(facts.replaced(data=replace(data, nbytes=10_000_000)), Use()) == ()
+    assert diagnose(replace(facts, data=replace(data, nbytes=10_000_000)), Use()) == ()
 
 
 def test_a_cache_gains_from_the_second_epoch_on() -> None:
@@ -220,12 +220,12 @@ def test_a_slow_client_is_told_of() -> None:
     ],
 )
 def test_how_data_lies_is_looked_at(data: Any, storage: Any, words: str) -> None:
-    assert words in advice(FAULTLESS.replaced(data=data, storage=storage))
+    assert words in advice(replace(FAULTLESS, data=data, storage=storage))
 
 
 # --- Tables --------------------------------------------------------------------------------------
 
-TABLE = FAULTLESS.replaced(data=replace(FOLDER, kind="tables"), images=None, tables=TABLES)
+TABLE = replace(FAULTLESS, data=replace(FOLDER, kind="tables"), images=None, tables=TABLES)
 
 
 def test_packed_rows_gain_what_the_try_was_faster_by() -> None:
@@ -245,8 +245,8 @@ def test_packed_rows_gain_what_the_try_was_faster_by() -> None:
 )
 def test_how_tables_are_laid_out_is_looked_at(changed: dict[str, Any], words: str) -> None:
     tables = replace(TABLES, trial=None, **changed)
-    assert words in advice(TABLE.replaced(tables=tables))
-    assert words not in advice(TABLE.replaced(tables=replace(TABLES, trial=None)))
+    assert words in advice(replace(TABLE, tables=tables))
+    assert words not in advice(replace(TABLE, tables=replace(TABLES, trial=None)))
 
 
 # --- The machine and its settings ----------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_how_tables_are_laid_out_is_looked_at(changed: dict[str, Any], words: st
 )
 def test_the_machine_is_looked_at(parts: dict[str, Any], culprit: str, words: str) -> None:
     images = replace(FAULTLESS.images, rate=None)  # type: ignore[type-var]
-    facts = of_machine(**parts).replaced(images=images)
+    facts = replace(of_machine(**parts), images=images)
     assert culprit in culprits(facts)
     assert words in advice(facts)
 
@@ -273,34 +273,34 @@ def test_a_low_limit_of_open_files_counts_where_there_are_many_shards() -> None:
     facts = of_machine(open_files=1024)
     assert advice(facts) == ""
     assert "ulimit -n 1048576" in advice(
-        facts.replaced(data=replace(PACKED, files=900, nbytes=90 << 30))
+        replace(facts, data=replace(PACKED, files=900, nbytes=90 << 30))
     )
 
 
 def test_huge_pages_count_for_tables() -> None:
     facts = of_machine(huge_pages="never")
     assert advice(facts) == ""
-    table = facts.replaced(data=replace(PACKED, kind="tables", codecs={}))
+    table = replace(facts, data=replace(PACKED, kind="tables", codecs={}))
     assert "transparent_hugepage" in advice(table)
 
 
 def test_more_threads_than_cores_are_named() -> None:
     settings = replace(SETTINGS, torch_threads=64)
-    assert "OMP_NUM_THREADS=4" in advice(FAULTLESS.replaced(settings=settings))
+    assert "OMP_NUM_THREADS=4" in advice(replace(FAULTLESS, settings=settings))
     ranks = replace(SETTINGS, local_ranks=4, torch_threads=1)
-    assert "num_workers=1" in advice(FAULTLESS.replaced(settings=ranks))
+    assert "num_workers=1" in advice(replace(FAULTLESS, settings=ranks))
 
 
 def test_a_device_that_torch_does_not_see_is_named() -> None:
-    facts = FAULTLESS.replaced(settings=replace(SETTINGS, nvidia=True))
+    facts = replace(FAULTLESS, settings=replace(SETTINGS, nvidia=True))
     (found,) = diagnose(facts, Use())
     assert "built without CUDA" in found.waits_for
 
 
 def test_another_allocator_is_named_where_there_is_one_and_the_processor_trains() -> None:
     settings = replace(SETTINGS, other_allocator="/usr/lib/libjemalloc.so.2")
-    assert "LD_PRELOAD=/usr/lib/libjemalloc.so.2" in advice(FAULTLESS.replaced(settings=settings))
-    assert advice(FAULTLESS.replaced(settings=settings, gpu=GPU)) == ""
+    assert "LD_PRELOAD=/usr/lib/libjemalloc.so.2" in advice(replace(FAULTLESS, settings=settings))
+    assert advice(replace(FAULTLESS, settings=settings, gpu=GPU)) == ""
 
 
 @pytest.mark.parametrize(
@@ -314,13 +314,13 @@ def test_another_allocator_is_named_where_there_is_one_and_the_processor_trains(
     ],
 )
 def test_the_gpu_is_looked_at(parts: dict[str, Any], words: str) -> None:
-    assert words in advice(FAULTLESS.replaced(gpu=replace(GPU, **parts)))
-    assert words not in advice(FAULTLESS.replaced(gpu=GPU))
+    assert words in advice(replace(FAULTLESS, gpu=replace(GPU, **parts)))
+    assert words not in advice(replace(FAULTLESS, gpu=GPU))
 
 
 def test_copies_to_the_gpu_are_a_stage() -> None:
     slow = replace(GPU, pinned_bytes_s=1000.0 * 3 * 224 * 224)
-    found = expected(FAULTLESS.replaced(gpu=slow), Use())
+    found = expected(replace(FAULTLESS, gpu=slow), Use())
     assert found is not None
     assert (found.waits_for(), found.samples_per_s()) == ("copy", 1000.0)
 
@@ -330,7 +330,7 @@ def test_copies_to_the_gpu_are_a_stage() -> None:
 
 def test_the_largest_gain_comes_first_and_what_has_none_last() -> None:
     images = replace(IMAGES, progressive=0.5)
-    found = gains(IN_FOLDER.replaced(images=images), threads=2)
+    found = gains(replace(IN_FOLDER, images=images), threads=2)
     known = [gain for gain in found if gain is not None]
     assert known == sorted(known, reverse=True)
     assert found[-1] is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Storage = Literal["disk", "memory", "network"]
@@ -357,10 +357,6 @@ class Facts:
     tables: TableFacts | None = None
     remote: RemoteFacts | None = None
     notes: tuple[str, ...] = ()
-
-    def replaced(self, **parts: Any) -> Facts:
-        """Returns a copy with other parts."""
-        return replace(self, **parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready values."""

@@ -73,11 +73,11 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
         time.sleep(_WATCHED_S)
     else:
         context = Context(data, use, attempts, machine.cores if machine else 1)
-        facts = facts.replaced(data=data.facts, **attempts.each(_probes(context)))
+        facts = replace(facts, data=data.facts, **attempts.each(_probes(context)))
     if machine is not None:
         others = cores_of_others(began, CoreTimes.now())
-        facts = facts.replaced(machine=replace(machine, others_cores=others))
-    return facts.replaced(notes=tuple(attempts.notes))
+        facts = replace(facts, machine=replace(machine, others_cores=others))
+    return replace(facts, notes=tuple(attempts.notes))
 
 
 def _probes(context: Context) -> dict[str, tuple[Any, ...]]:

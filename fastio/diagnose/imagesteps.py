@@ -64,6 +64,11 @@ class ImageSteps:
     by_user: bool = False
 
     @classmethod
+    def of(cls, pipeline: str | None, size: int, normalized: bool = False) -> ImageSteps:
+        """Returns the transforms of a user's script as `named` does; without one, the `usual`."""
+        return cls.usual(size, normalized) if pipeline is None else cls.named(pipeline, normalized)
+
+    @classmethod
     def usual(cls, size: int, normalized: bool = False) -> ImageSteps:
         """Returns a random crop and flip, as in ImageNet training.
 

@@ -209,7 +209,7 @@ def baseline_loader(
     # however, get the images in the form in which a Loader delivers them.
     there = device is not None and device.type == "cuda" and not options.transforms
     assert options.baseline is not None
-    steps = None if options.pipeline is None else ImageSteps.named(options.pipeline).python
+    steps = ImageSteps.of(options.pipeline, options.size).python
     images = PillowFolder(options.baseline, options.size, normalized and not there, steps=steps)
     delivery = None
     if device is not None:

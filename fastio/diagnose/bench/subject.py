@@ -249,10 +249,7 @@ class Subject:
     @cached_property
     def steps(self) -> ImageSteps:
         """The transforms of each image, as the model needs them."""
-        named = self.options.pipeline
-        if named is not None:
-            return ImageSteps.named(named, self.normalized)
-        return ImageSteps.usual(self.options.size, self.normalized)
+        return ImageSteps.of(self.options.pipeline, self.options.size, self.normalized)
 
     def transforms(self, plain: bool = False) -> Transforms:
         """Returns the transforms of the loader: image crops and flips, user callables."""

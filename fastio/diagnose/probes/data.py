@@ -150,8 +150,7 @@ class Context:
     @cached_property
     def steps(self) -> ImageSteps:
         """The transforms of images."""
-        named = self.use.pipeline
-        return ImageSteps.usual(self.use.crop) if named is None else ImageSteps.named(named)
+        return ImageSteps.of(self.use.pipeline, self.use.crop)
 
 
 def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data:

@@ -104,8 +104,7 @@ def swapped_bytes(meminfo: Path = _MEMINFO) -> int | None:
 def file_system_bytes(path: Path) -> int | None:
     """Returns the size of the file system at a path, in bytes."""
     with suppress(OSError):
-        found = os.statvfs(path)
-        return found.f_frsize * found.f_blocks
+        return shutil.disk_usage(path).total
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -269,6 +270,5 @@ def room(scratch: str | None = None) -> AbstractContextManager[Path]:
     """
     # Memory is preferred, because the speed of a disk must not affect the rates of trial packs.
     if scratch is None and _SHM.is_dir() and os.access(_SHM, os.W_OK):
-        about = os.statvfs(_SHM)
-        scratch = str(_SHM) if about.f_bavail * about.f_frsize > _ROOM_BYTES else None
+        scratch = str(_SHM) if shutil.disk_usage(_SHM).free > _ROOM_BYTES else None
     return temporary(scratch)

@@ -5,7 +5,7 @@ Each waits for the store for a few seconds at most, even if the store sends sing
 
 from __future__ import annotations
 
-import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -88,9 +88,8 @@ def cache_room(folder: Path) -> int:
         OSError: the folder's disk does not answer.
     """
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    about = os.statvfs(there)
     held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return held + about.f_bavail * about.f_frsize
+    return held + shutil.disk_usage(there).free
 
 
 def latency_s(store: Store, name: str, size: int) -> float:

@@ -44,9 +44,6 @@ class Batches(Protocol):
 class Given:
     """A base class of batches that do not come straight from a Loader, with the methods of one."""
 
-    drop_last = True
-    batch_sampler = None
-
     def __init__(self) -> None:
         self.batch = SimpleNamespace(valid=0)
 

@@ -27,7 +27,7 @@ _WINDOW_S = 10  # rates are means over this time
 
 
 class _Look(NamedTuple):
-    """A reading of the trained units and of the loader's statistics."""
+    """A reading of the units that this process trained on, and of the loader's statistics."""
 
     time_s: float
     units: int
@@ -68,7 +68,6 @@ class Bar(Monitor):
             disable=not self._console.is_terminal,
         )
         self._task: TaskID | None = None
-        self._units = 0
         self._looks: deque[_Look] = deque()
 
     def __enter__(self) -> Bar:
@@ -112,20 +111,19 @@ class Bar(Monitor):
     def begin_epoch(self, run: Run) -> None:
         number = f"epoch {run.progress.epoch + 1}/{run.options.epochs}"
         self._show(number, run.steps_per_epoch, run.progress.epoch_step)
-        self._units = 0
         self._looks = deque([_Look(time.perf_counter(), 0, run.loader.stats())])
 
     def step(self, run: Run, size: int, loss: Tensor) -> None:
-        self._units += size * run.process.world_size
         now_s = time.perf_counter()
         if self._task is None or now_s - self._looks[-1].time_s < _LOOK_S:
             return
-        latest = _Look(now_s, self._units, run.loader.stats())
+        latest = _Look(now_s, run.units, run.loader.stats())
         while len(self._looks) > 1 and now_s - self._looks[0].time_s > _WINDOW_S:
             self._looks.popleft()
         before = self._looks[0]
         self._looks.append(latest)
-        rate = (latest.units - before.units) / (now_s - before.time_s)
+        units = (latest.units - before.units) * run.process.world_size
+        rate = units / (now_s - before.time_s)
         parts = [
             f"{rate:,.0f} {run.task.unit}/s",
             f"loss {float(loss):.3f}",

@@ -159,13 +159,10 @@ def batch_loss(model: nn.Module, batch: Any) -> Tensor:
 
 def inputs_and_labels(batch: Any) -> tuple[Any, Tensor | None]:
     """Returns the inputs of a batch, and its int64 labels (N,) or None."""
-    if isinstance(batch, (tuple, list)) and len(batch) >= 2:
-        labels = batch[1]
-        known = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
-        return batch[0], labels if known else None
-    if isinstance(batch, (tuple, list)):
-        return batch[0], None
-    return batch, None
+    inputs, *others = batch if isinstance(batch, (tuple, list)) else [batch]
+    labels = others[0] if others else None
+    known = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
+    return inputs, labels if known else None
 
 
 # --- A model or an emulated accelerator -----------------------------------------------------------

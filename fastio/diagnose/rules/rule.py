@@ -52,8 +52,8 @@ class Rule:
             texts = Texts(case, values | {"waits": case.waits(culprit)})
             yield Finding(
                 culprit,
-                texts.filled(self.waits_for),
-                texts.filled(self.advice),
+                texts.format(self.waits_for),
+                texts.format(self.advice),
                 None if culprit == "compute" else gain,  # what a faster model gains is not known
                 texts.of_known(self.evidence),
             )
@@ -62,7 +62,7 @@ class Rule:
         """Yields the change in words, its culprit and the costs after it, if it gains enough."""
         for values, culprit, gain in self._asked(case):
             if self.change and self.after is not None and gain is not None:
-                yield Texts(case, values).filled(self.change), culprit, self.after(case)
+                yield Texts(case, values).format(self.change), culprit, self.after(case)
 
     def _asked(self, case: Any) -> Iterator[tuple[dict[str, Any], Culprit, float | None]]:
         """Yields values for the texts, culprit and gain, if the rule applies and gains enough."""
@@ -82,21 +82,20 @@ class Rule:
 
 
 class Texts(string.Formatter):
-    """Fills values into texts: attributes of a case, and further ones by name."""
+    """Fills values into texts: attributes of a case, and further ones by name.
+
+    `format` raises Unknown if one is not known.
+    """
 
     def __init__(self, case: Any, values: Mapping[str, Any]) -> None:
         self._case, self._values = case, values
-
-    def filled(self, text: str) -> str:
-        """Returns a text with its values; Unknown if one is not known."""
-        return self.format(text)
 
     def of_known(self, texts: Iterable[str]) -> tuple[str, ...]:
         """Returns the texts whose values are all known."""
         found = []
         for text in texts:
             with suppress(Unknown):
-                found.append(self.filled(text))
+                found.append(self.format(text))
         return tuple(found)
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:

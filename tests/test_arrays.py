@@ -411,6 +411,8 @@ def test_dicts_need_equal_lengths() -> None:
 def test_arrays_that_cannot_be_fields(array: Any, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         fastio.open({"x": array})
+    with pytest.raises(SchemaError, match=message):  # a DataLoader would say KeyError: 0
+        Loader({"x": array}, 2)
 
 
 def test_options_of_other_kinds_are_refused(tmp_path: Path) -> None:

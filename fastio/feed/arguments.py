@@ -59,7 +59,9 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
     """
     wanted = None if fields is None else tuple(fields)
     if is_columns(dataset):
-        with suppress(DatasetNotFound, SchemaError):  # torch's DataLoader may know more
+        # torch's DataLoader takes a tuple for samples, but a dict of columns is a KeyError there.
+        others = (SchemaError,) if type(dataset) is tuple else ()
+        with suppress(DatasetNotFound, *others):
             dataset = open_data(dataset)
     if not is_named(dataset) and not _is_frame(dataset):
         return GivenDataset(dataset, None, wanted, cache)

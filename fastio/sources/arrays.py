@@ -198,8 +198,8 @@ def _kind(name: str, column: AnyArray) -> Field:
     """Returns the type of a field that is no image."""
     if column.dtype.kind == "U" and column.ndim == 1:
         return Text()
-    if not column.dtype.isnative:
-        raise SchemaError(f"{name!r} has the dtype {column.dtype.str!r}, of another byte order")
+    if not column.dtype.isnative and column.dtype.names is None:
+        raise SchemaError(f"{name!r} has another byte order: use .astype({column.dtype.name!r})")
     try:
         if column.ndim == 1:
             return Scalar(column.dtype.name)

@@ -228,6 +228,7 @@ def test_a_class_whose_objects_are_no_transforms_is_a_function() -> None:
         lambda: T.Resize(1.5),
         lambda: T.Resize((1, 2, 3)),
         lambda: T.Resize((4, 4), max_size=8),
+        lambda: T.Resize(256, max_size=256),
         lambda: T.Resize(4, interpolation="lanczos"),
         lambda: T.RandomResizedCrop(4, scale=(0.5, 0.1)),
         lambda: T.RandomResizedCrop(4, scale=(0.5, 1.5)),

@@ -213,11 +213,11 @@ def _check_file(dataset: FolderDataset, row: int) -> ShardCheck:
     return ShardCheck(name, len(data), None)
 
 
-def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
+def _kind(number: int, key: str, name: str, limit: str, opener: type[FolderDataset]) -> Kind:
     sniff = partial(_sniff, number)
-    options = frozenset({"cache", "partitions", ("max_pixels", "max_unzipped_bytes")[number]})
+    options = frozenset({"cache", "partitions", limit})
     return Kind(key, name, (opener,), options, sniff, _opened, _describe, _check, _pack)
 
 
-IMAGE_FOLDER = _kind(0, "folder", "a folder of images", FolderDataset)
-SOUND_FOLDER = _kind(1, "sounds", "a folder of sound files", AudioFolder)
+IMAGE_FOLDER = _kind(0, "folder", "a folder of images", "max_pixels", FolderDataset)
+SOUND_FOLDER = _kind(1, "sounds", "a folder of sound files", "max_unzipped_bytes", AudioFolder)

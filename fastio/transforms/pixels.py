@@ -77,7 +77,7 @@ class Grayscale(PixelTransform):
 
     Args:
         num_output_channels: 1, or 3 for three equal channels. Inside of `RandomApply` and its like,
-            only 3 is possible.
+            only 3 is possible, and gray images keep one channel: put `RGB` before it.
     """
 
     num_output_channels: int = 1

@@ -88,7 +88,7 @@ class Resize:
         size: size of the result in pixels: (height, width), or an int for the shorter edge; the
             longer edge then follows from the aspect ratio.
         interpolation, antialias: as in `RandomResizedCrop`.
-        max_size: maximum length of the longer edge, if `size` is an int.
+        max_size: maximum length of the longer edge, greater than `size`, which must be an int.
     """
 
     size: Size
@@ -97,10 +97,16 @@ class Resize:
     antialias: bool = True
 
     def __post_init__(self) -> None:
-        pair(self.size, "Resize")
+        shorter, _ = pair(self.size, "Resize")
         filter_name(self.interpolation, "Resize")
-        if self.max_size is not None and (not self.one_number() or self.max_size < 1):
+        if self.max_size is None:
+            return
+        if not self.one_number():
             raise TransformError("Resize: max_size needs a size that is one number")
+        if self.max_size <= shorter:
+            raise TransformError(
+                f"Resize: max_size must be greater than size, got {self.max_size} and {shorter}"
+            )
 
     def one_number(self) -> bool:
         return isinstance(self.size, int) or len(self.size) == 1

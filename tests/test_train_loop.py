@@ -217,7 +217,7 @@ def test_epochs_that_are_timed_are_trained_as_fit_does(data: Path) -> None:
     result = train(given, dropout=0.0)
     timed = time_epochs(TinyTask(given, 0.0), given, _here())
     last = result.history[-1]
-    assert (timed.steps, timed.val) == (7, pytest.approx(last["val"]))
+    assert timed.val == pytest.approx(last["val"])
     assert timed.train == pytest.approx(last["train"])
     assert timed.seconds > 0
 

@@ -17,6 +17,7 @@ from fastio.diagnose.bench import Options
 from fastio.diagnose.bench import ladder as climb
 from fastio.diagnose.bench import rung as trained
 from fastio.diagnose.bench.ladder import Recipe, recipes
+from fastio.diagnose.bench.training import ImageTrial
 from fastio.diagnose.measured import Rung
 from fastio.diagnose.report import ladder_report, print_report, write_page
 
@@ -88,11 +89,22 @@ def test_a_recipe_comes_out_of_its_file_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["DataLoader, 0 workers", "full recipe: augmentation"])
-def test_a_rung_trains(name: str, folder: Path, packed: dict[str, str]) -> None:
+def test_a_rung_trains(
+    name: str, folder: Path, packed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images: list[int] = []  # of each step that trains
+    step = ImageTrial.step
+
+    def counted(self: ImageTrial, model: torch.nn.Module, batch: Any, valid: int) -> Any:
+        images.extend([valid] * model.training)
+        return step(self, model, batch, valid)
+
+    monkeypatch.setattr(ImageTrial, "step", counted)
     found = recipes(options(folder), packed, torch.device("cpu"), 1)
     recipe = next(recipe for recipe in found if recipe.name == name)
     training = replace(recipe.training, channels_last=True, compile=False)
     result = trained.train(replace(recipe, training=training))
+    assert sum(images) == 3 * 8 + 2 * COUNT  # three steps that warm up, and two epochs
     assert result.name == name
     assert result.epoch_s is not None
     assert result.epoch_s > 0

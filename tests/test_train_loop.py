@@ -213,10 +213,20 @@ def test_it_learns(data: Path) -> None:
 
 def test_epochs_that_are_timed_are_trained_as_fit_does(data: Path) -> None:
     """The steps that warm up are forgotten."""
+
+    class Counted(TinyTask):
+        steps = 0
+
+        def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
+            self.steps += model.training
+            return super().step(model, batch, valid)
+
     given = options(data, epochs=2, val=str(data))
     result = train(given, dropout=0.0)
-    timed = time_epochs(TinyTask(given, 0.0), given, _here())
+    task = Counted(given, 0.0)
+    timed = time_epochs(task, given, _here())
     last = result.history[-1]
+    assert task.steps == 3 + 2 * 7  # those that warm up, and two epochs
     assert timed.val == pytest.approx(last["val"])
     assert timed.train == pytest.approx(last["train"])
     assert timed.seconds > 0

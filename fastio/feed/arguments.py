@@ -21,7 +21,7 @@ from fastio.sources import Options, find_data, open_found
 from fastio.sources import open as open_data
 from fastio.sources.arrays import is_columns
 from fastio.sources.registry import is_named, kind_of
-from fastio.sources.table.names import TABLE_PACKAGES
+from fastio.sources.table.names import of_table_package
 from fastio.sources.torch_dataset import is_iterable_dataset
 
 if TYPE_CHECKING:
@@ -77,9 +77,8 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
 
 def _is_frame(dataset: Any) -> bool:
     """Returns whether an object is a table in memory, whose items are columns and not samples."""
-    kind = type(dataset)
-    of_tables = kind.__module__.partition(".")[0] in TABLE_PACKAGES
-    return of_tables and kind.__name__ in ("DataFrame", "Table", "RecordBatch")
+    named = type(dataset).__name__ in ("DataFrame", "Table", "RecordBatch")
+    return named and of_table_package(dataset)
 
 
 def refuse_cache(given: Any, by_rows: bool, reason: str = "") -> None:

@@ -29,7 +29,7 @@ from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
 from fastio.sources.packed import PACKED
 from fastio.sources.table.kind import TABLES
-from fastio.sources.table.names import TABLE_PACKAGES, table_kind
+from fastio.sources.table.names import of_table_package, table_kind
 from fastio.sources.tar.kind import TARS
 from fastio.sources.tar.reader import is_tar_name
 from fastio.store import absolute_path, is_remote, local_path, open_store
@@ -452,7 +452,7 @@ def why_nothing(source: Any, options: Options | None = None) -> str:
         )
     if isinstance(source, bytes):
         return f"paths are text, and {source!r} is bytes: give os.fsdecode(path)"
-    if type(source).__module__.partition(".")[0] in TABLE_PACKAGES:
+    if of_table_package(source):
         return (
             f"fastio.open does not read a {type(source).__name__} in memory: pack it with "
             "fastio.pack, write it to a Parquet file, or give a dict of arrays of its columns"

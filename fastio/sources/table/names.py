@@ -21,8 +21,13 @@ KINDS = {
     ".jsonl.gz": "jsonl",
     ".ndjson.gz": "jsonl",
 }
-TABLE_PACKAGES = ("pandas", "polars", "pyarrow")  # whose objects are tables in memory
+_TABLE_PACKAGES = ("pandas", "polars", "pyarrow")
 _TAB_SEPARATED = (".tsv", ".tsv.gz")
+
+
+def of_table_package(value: object) -> bool:
+    """Returns whether an object is one of pandas, polars or pyarrow, such as a table in memory."""
+    return type(value).__module__.partition(".")[0] in _TABLE_PACKAGES
 
 
 def table_kind(path: str | os.PathLike[str]) -> str | None:
